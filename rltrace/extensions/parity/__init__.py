@@ -10,8 +10,18 @@ if TYPE_CHECKING:
     from rltrace.recorder.base.options import RecordOptions
 
 
+ADAPTERS: Final = "rltrace.adapters"
+"""Entry points of adapters: by library, the function that starts it."""
+
+
 def _recorders(options: RecordOptions) -> dict[str, str]:
-    return {"vllm": "rltrace.extensions.parity.adapters.vllm:start"} if options.rows and not options.rerun else {}
+    if not options.rows or options.rerun:
+        return {}
+    from importlib.metadata import entry_points
+
+    own = {"vllm": "vllm", "torchtitan": "torchtitan", "transformers.modeling_utils": "transformers"}
+    found = {library: f"rltrace.extensions.parity.adapters.{name}:start" for library, name in own.items()}
+    return found | {one.name: one.value for one in entry_points(group=ADAPTERS)}
 
 
 EXTENSION: Final = Extension(

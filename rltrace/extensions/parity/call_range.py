@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
-from rltrace.trace.format.activation_rows import FACTS, POINT, ActivationRows, ModuleCall, OpRows, Part
+from rltrace.extensions.parity.module_names import root_of
+from rltrace.trace.format.activation_rows import FACTS, NAMED, POINT, ActivationRows, ModuleCall, OpRows, Part
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.stream import StreamTrace
 from rltrace.trace.read.values import Value
@@ -62,15 +63,28 @@ class CallRange:
 
     @cached_property
     def modules(self) -> Mapping[str, tuple[ModuleCall, ...]]:
-        """Calls by module path, in the order in which the modules' first calls ended; where a call has declared points
-        of other modules, it is a call of these too."""
+        """Calls by module path, in the order in which the modules' first calls ended. A module that has another name in
+        the checkpoint has that; where a call has declared points of other modules, it is a call of these too."""
         found: dict[str, list[ModuleCall]] = {}
         for call in self.ended:
-            points = dict.fromkeys(point for tensor in call.tensors if (point := point_of(tensor)))
-            around = call.module.rpartition(".")[0]
-            for path in (*(f"{around}.{point}" for point in points), call.module):
+            for path in (*_pointed(call), self.named.get(call.module, call.module)):
                 found.setdefault(path, []).append(call)
         return {path: tuple(sorted(calls, key=lambda call: call.number)) for path, calls in found.items()}
+
+    @cached_property
+    def named(self) -> Mapping[str, str]:
+        """By path of a module, its path by the names of the checkpoint, where an adapter declared one."""
+        return {
+            call.module: f"{root_of(call.module)}.{point}"
+            for call in self.calls
+            for tensor in call.tensors
+            if tensor.name.endswith(NAMED) and (point := point_of(tensor))
+        }
+
+    def own_path(self, path: str) -> str:
+        """The program's own path of one of ``modules``; that of a point is the checkpoint's."""
+        module = self.modules[path][0].module
+        return module if self.named.get(module) == path else path
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -178,18 +192,30 @@ def split_facts(
 
 
 def point_of(tensor: ActivationRows) -> str | None:
-    """The module beside the calling one whose tensor it is, "": the called one; None: it is no declared point."""
-    return tensor.name.removeprefix(POINT) if tensor.name.startswith(POINT) else None
+    """The checkpoint's name of the module whose tensor it is, "": the called one; None: it is no declared point."""
+    return tensor.name.removeprefix(POINT).partition("/")[0] if tensor.name.startswith(POINT) else None
+
+
+def name_of(tensor: ActivationRows) -> str:
+    """The name of a tensor in its module."""
+    return tensor.name if point_of(tensor) is None else tensor.name.partition("/")[2]
+
+
+def _pointed(call: ModuleCall) -> Iterator[str]:
+    """Paths of the modules of the checkpoint of which a call has declared points."""
+    points = (point_of(tensor) for tensor in call.tensors if not tensor.name.endswith(NAMED))
+    return (f"{root_of(call.module)}.{point}" for point in dict.fromkeys(points) if point)
 
 
 def tensors_of(call: ModuleCall, path: str) -> tuple[ActivationRows, ...]:
-    """The tensors of a call that are those of the module ``path``: declared ones in place of others."""
-    own = "" if path == call.module else path.rpartition(".")[2]
-    declared = {tensor.part for tensor in call.tensors if point_of(tensor) == own}
+    """The tensors of a call that are those of the module ``path`` of ``CallRange.modules``: declared ones in place of
+    others."""
+    own = path.partition(".")[2] if path in _pointed(call) else ""
+    declared = {tensor.part for tensor in call.tensors if point_of(tensor) == own and not tensor.name.endswith(NAMED)}
     return tuple(
         tensor
         for tensor in call.tensors
-        if (point_of(tensor) == own)
+        if (point_of(tensor) == own and not tensor.name.endswith(NAMED))
         or (point_of(tensor) is None and tensor.part not in declared and (not own or tensor.part is Part.INPUT))
     )
 

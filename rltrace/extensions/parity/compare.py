@@ -164,8 +164,8 @@ def compare(a: CallRange, b: CallRange, options: ParityOptions | None = None) ->
     known = select_models(known, naming.pairs, same_trace=a.path == b.path)
     counted = count(pair_modules(keyed_a, keyed_b, naming.pairs, ranks), RowValues(a), RowValues(b))
     compared = [one.result.path for one in counted if one.result.rows]
-    keyed_a.compared = _with_fused(a, [str(path.a) for path in compared])
-    keyed_b.compared = _with_fused(b, [str(path.b) for path in compared])
+    keyed_a.compared = _with_fused(a, {str(path.a) for path in compared})
+    keyed_b.compared = _with_fused(b, {str(path.b) for path in compared})
     lacks = missing(known.a, known.b), missing(known.b, known.a)
     origins = origins_of(counted, keyed_a, keyed_b, ranks)
     notes = [*known.notes, *steps, *naming.ambiguous, *assumed(keyed_a, keyed_b)]
@@ -197,10 +197,15 @@ def _naming(a: CallRange, b: CallRange, options: ParityOptions, sampling: set[st
     return match_names(*paths, mapped)
 
 
-def _with_fused(call_range: CallRange, paths: Sequence[str]) -> frozenset[str]:
+def _with_fused(call_range: CallRange, paths: set[str]) -> frozenset[str]:
     """These modules, and those that compute some of them as parts."""
-    return frozenset(paths) | {call.module for path in paths for call in call_range.modules[path][:1]}
+    return frozenset(paths) | {
+        calls[0].module for path, calls in call_range.modules.items() if call_range.own_path(path) in paths
+    }
 
 
 def _unmatched(call_range: CallRange, matched: set[str]) -> tuple[str, ...]:
-    return tuple(path for path in call_range.modules if path not in matched)
+    """Modules without a partner, but for those whose parts have one."""
+    parts = {call_range.modules[path][0].module for path in matched}
+    paths = ((path, call_range.own_path(path)) for path in call_range.modules)
+    return tuple(own for path, own in paths if path not in matched and own not in parts)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.model import Pair
-from rltrace.extensions.parity.call_range import inputs_of, point_of, tensors_of
+from rltrace.extensions.parity.call_range import inputs_of, name_of, tensors_of
 from rltrace.extensions.parity.matching.forward_passes import MASKS, PADDING_MASKS, POSITIONS
 from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, Unkeyed
 from rltrace.extensions.parity.matching.row_pairs import KeyedTable, Pairs, pair, table_of
@@ -94,8 +94,9 @@ def _pair_module(
         uncompared += [UncomparedTensor("output", str(tensor.name.a), "both", len(own), why) for tensor in tensors]
         tensors = []
     kinds, counts = Pair(own[0].kind, other[0].kind), Pair(len(own), len(other))
-    fused = (own[0].module, other[0].module) != (path.a, path.b)
-    return PairedModule(path, kinds, counts, tuple(tensors), _merged(uncompared), fused)
+    shown = Pair(a.call_range.own_path(str(path.a)), b.call_range.own_path(str(path.b)))
+    fused = (own[0].module, other[0].module) != (shown.a, shown.b)
+    return PairedModule(shown, kinds, counts, tuple(tensors), _merged(uncompared), fused)
 
 
 def _sources(keying: Keying, path: str | None, calls: Sequence[ModuleCall]) -> tuple[Sources, list[UncomparedTensor]]:
@@ -108,7 +109,7 @@ def _sources(keying: Keying, path: str | None, calls: Sequence[ModuleCall]) -> t
         for rows in keying.of(call):
             if (rows.tensor.part, rows.tensor.name) not in own:
                 continue
-            name = rows.tensor.part, "" if point_of(rows.tensor) is not None else rows.tensor.name
+            name = rows.tensor.part, name_of(rows.tensor)
             if isinstance(rows, Unkeyed):
                 unkeyed[name, rows.why] = unkeyed.get((name, rows.why), 0) + 1
             else:

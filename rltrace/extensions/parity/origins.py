@@ -37,6 +37,9 @@ from rltrace.trace.kernels.evidence import Evidence, kernel_text
 # --- ops of a call, without those of submodules -----------------------------------------------------------------------
 
 
+ATTENTION = "attention"
+"""Part of the names of ops that compute attention, and the name of its point."""
+
 # fmt: off
 MOVES = frozenset({
     "cat", "clone", "copy", "copy_", "stack", "index", "index_select", "select_scatter", "slice_scatter", "gather",
@@ -104,6 +107,15 @@ def own_ops(keying: Keying, call: ModuleCall) -> list[OwnOp]:
         if computes and is_own:
             found.append(_own_op(call_range, view, rows, i, call, outer))
     return found
+
+
+def _of_module(keying: Keying, call: ModuleCall, path: str | None) -> list[OwnOp]:
+    """The same, split where attention is a point within the call: its ops, or those up to it."""
+    ops = own_ops(keying, call)
+    at = next((k for k, op in enumerate(ops) if ATTENTION in op.name), None)
+    if at is None or path is None or f"{call.module}.{ATTENTION}" not in (keying.compared or ()):
+        return ops
+    return ops[:at] if path == call.module else ops[at:]
 
 
 def computing(ops: Sequence[OwnOp]) -> list[OwnOp]:
@@ -239,13 +251,23 @@ class _Item:
     """Whether a row of both differs; None: unknown."""
 
 
-def first_op(a: Keying, call_a: ModuleCall, b: Keying, call_b: ModuleCall, ranks: Numbers, diverging: Keys) -> FirstOp:
+def first_op(
+    a: Keying,
+    call_a: ModuleCall,
+    b: Keying,
+    call_b: ModuleCall,
+    ranks: Numbers,
+    diverging: Keys,
+    path: Pair[str] | None = None,
+) -> FirstOp:
     """The first of the module's ops whose rows differ, in a call of A and one of B that computed the same row.
 
-    ``diverging``: keys of the rows whose inputs agree; other rows of an op may differ.
+    ``diverging``: keys of the rows whose inputs agree; other rows of an op may differ. ``path``: of the module, where
+    it may be a point within the calls.
     """
+    paths = (None, None) if path is None else (path.a, path.b)
     try:
-        every = own_ops(a, call_a), own_ops(b, call_b)
+        every = _of_module(a, call_a, paths[0]), _of_module(b, call_b, paths[1])
     except HoleError as error:
         return _unknown(f"its ops cannot be read: {error}")
     if not any(every):
@@ -402,9 +424,12 @@ def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers)
     below = _submodules(a.call_range)
     found = []
     for path, counted in candidates.items():
-        inside = below.get(str(path), frozenset())
-        if not any(other in inside for other in candidates):
-            found.append(_origin(counted, a, b, ranks, own=bool(inside)))
+        within = below.get(str(path), frozenset())
+        inside = [
+            one for one in modules if one.result.path.a in within or str(one.result.path.a).startswith(f"{path}.")
+        ]
+        if not any(other.result.path.a in candidates for other in inside):
+            found.append(_origin(counted, inside, a, b, ranks))
     given = _given_origin(modules, a, b, ranks)
     if given is not None:
         return [given, *(origin for origin in found if origin.path != given.path)]
@@ -421,13 +446,30 @@ def _submodules(call_range: CallRange) -> Mapping[str, frozenset[str]]:
     return {path: frozenset(inside) for path, inside in found.items()}
 
 
-def _origin(counted: Counted, a: Keying, b: Keying, ranks: Numbers, *, own: bool) -> ModuleOrigin:
+def _origin(counted: Counted, inside: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> ModuleOrigin:
     tensor, at = _first_row(counted)
     calls = calls_of(tensor, at)
     diverging = tensor.b.keys[tensor.pairs.b[np.isin(tensor.pairs.ids, counted.diverging)]]
-    first = _check_distance(first_op(a, calls[0], b, calls[1], ranks, diverging), counted)
+    found = first_op(a, calls[0], b, calls[1], ranks, diverging, counted.result.path)
+    first = _check_distance(found, counted)
+    given = _given_otherwise(counted, inside)
+    if given:
+        first = replace(first, explanation=f"{given} differs already: {first.explanation}")
     counts = len(counted.diverging), counted.agreeing
-    return _module_origin(counted.result.path, counts, calls, (tensor, at), first, own=own)
+    return _module_origin(counted.result.path, counts, calls, (tensor, at), first, own=bool(inside))
+
+
+def _given_otherwise(counted: Counted, inside: Sequence[Counted]) -> str:
+    """What the first module within ``counted`` is given that differs on rows that diverge, in words; empty: nothing."""
+    for one in inside:
+        names = [
+            tensor.name.b
+            for tensor, equal in zip(one.paired.tensors, one.same, strict=True)
+            if tensor.part is Part.INPUT and np.isin(tensor.pairs.ids[~equal], counted.diverging).any()
+        ]
+        if names:
+            return f"what {one.result.path.b} is given ({', '.join(name or 'its input' for name in names)})"
+    return ""
 
 
 def _module_origin(

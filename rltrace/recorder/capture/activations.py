@@ -6,7 +6,7 @@ has not changed its inputs; inputs that it writes, before it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from rltrace.recorder.capture.activation_tensors import (
     WalkBudget,
     named_tensors,
 )
-from rltrace.recorder.capture.call_facts import sources
+from rltrace.recorder.capture.call_facts import Called, Point, Points, sources
 from rltrace.recorder.capture.capture_queue import ValueQueue
 from rltrace.recorder.capture.selection import StreamSelector
 from rltrace.recorder.core.calls import Call
@@ -31,8 +31,9 @@ from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.regions import RegionInputs
 from rltrace.recorder.core.row_buffer import OVERWRITTEN
 from rltrace.recorder.core.storages import address_of
+from rltrace.recorder.digests.cuda_graphs import overrides_disabled
 from rltrace.selectors import Key, Selector
-from rltrace.trace.format.activation_rows import Part
+from rltrace.trace.format.activation_rows import POINT, Part
 from rltrace.trace.format.schema import CallFlag, Phase, RowFlag
 from rltrace.trace.write.packers import DigestBlock, NewCall, NewOp, NewTensor
 
@@ -60,6 +61,7 @@ class OpenCall:
     class_: int = 0
     step: int = 0
     grad: bool = False
+    args: tuple[Any, ...] = ()
     tensors: list[NewTensor] = field(default_factory=list)
 
 
@@ -103,10 +105,9 @@ class CallRows:
         try:
             self._close(call)
             if call.recorded:
-                points = self._points(call, result)
-                self._take(call, Part.INPUT, [(name, tensor) for part, name, tensor in points if part is Part.INPUT])
-                outputs = [(name, tensor) for part, name, tensor in points if part is Part.OUTPUT]
-                self._take(call, Part.OUTPUT, [("", result), *outputs])
+                points = self._points(sources.of_call, call, call.args, result)
+                self._take(call, Part.OUTPUT, [("", result)])
+                self._take_all(call, points)
                 self._finish(call, 0)
         except Exception as error:
             self._leave_out(error)
@@ -137,6 +138,7 @@ class CallRows:
             call.class_ = self._digests.name(type(module).__name__)
             call.step = stream.process.step
             call.grad = torch.is_grad_enabled()
+            call.args = args
             self._take(call, Part.INPUT, self._names.arguments(module, args, kwargs))
             if parent is None:
                 self._take_facts(call)
@@ -148,9 +150,22 @@ class CallRows:
         except Exception as error:  # of a library in a state that its adapter does not know
             self._leave_out_facts(error)
 
-    def _points(self, call: OpenCall, result: object) -> list[tuple[Part, str, torch.Tensor]]:
+    def take_points(self, find: Points, args: tuple[Any, ...], result: Any) -> None:
+        """As of ``call_facts.PointTaker``."""
+        call = self._open[-1] if self._open and not self._queue.stopped else None
+        if call is not None and call.recorded:
+            self._take_all(call, self._points(find, call, args, result))
+
+    def _take_all(self, call: OpenCall, points: Iterable[Point]) -> None:
+        for part, name, tensor in points:
+            self._take(call, part, [(POINT + name, tensor)])
+
+    def _points(
+        self, find: Callable[[Called], Iterable[Point]], call: OpenCall, args: tuple[Any, ...], result: object
+    ) -> list[Point]:
         try:
-            return sources.of_call(self._open[0].owner if self._open else call.owner, call.owner, result)
+            with overrides_disabled():
+                return list(find(Called(self._open[0].owner if self._open else call.owner, call.owner, args, result)))
         except Exception as error:
             self._leave_out_facts(error)
             return []

@@ -21,8 +21,10 @@ BEGINS = -1
 FACTS = (SLOT, PREVIOUS_SLOT)
 """What an adapter of an engine declares: no argument of the program."""
 POINT = "rltrace:point:"
-"""What the names of declared points begin with: tensors that stand for the input or output of a module of the
-checkpoint, which the engine has fused into another. The rest is the module's name beside the called one; "": itself."""
+"""What the names of declared points begin with: tensors that stand for an input or output of a module of the
+checkpoint. The rest is the module's name in the checkpoint ("": the called one itself), and after a ``/`` that of the
+tensor, if it has one. One that ends with ``NAMED`` has no tensor: the called module is this one of the checkpoint."""
+NAMED = "/="
 
 
 class Part(IntEnum):

@@ -20,7 +20,7 @@ from rltrace.errors import UsageError
 from rltrace.extensions.parity.compare import Compared, ParityOptions, compare
 from rltrace.extensions.parity.inputs import open_ranges, parse_given
 from rltrace.extensions.parity.model import Parity, ParityVerdict, Reason, RowsBy
-from rltrace.recorder.capture.call_facts import sources
+from rltrace.recorder.capture.call_facts import Called, Point, sources
 from rltrace.trace.format.activation_rows import Part
 
 SEQUENCES = [[3, 4, 5, 6, 7, 8], [9, 4, 5, 11, 12], [3, 4, 13, 14, 15, 16, 17]]
@@ -174,12 +174,13 @@ def test_what_the_programs_hand_in_is_compared_too(tmp_path: Path) -> None:
     assert "positions" in parity.first.explanation
 
 
-def fused_points(root: nn.Module, module: nn.Module, result: Any) -> list[tuple[Part, str, torch.Tensor]]:
+def fused_points(call: Called) -> list[Point]:
     """What an adapter of these programs declares: ``both`` is two modules of the checkpoint."""
-    layer = getattr(root, "layer", None)
-    if not isinstance(layer, Fused) or module is not layer.both:
+    layer = getattr(call.root, "layer", None)
+    if not isinstance(layer, Fused) or call.module is not layer.both:
         return []
-    return [(Part.OUTPUT, name, part) for name, part in zip(("gate", "up"), result.chunk(2, -1), strict=True)]
+    names = "layer.gate", "layer.up"
+    return [(Part.OUTPUT, name, part) for name, part in zip(names, call.result.chunk(2, -1), strict=True)]
 
 
 def test_a_fused_module_is_compared_by_its_parts(tmp_path: Path) -> None:

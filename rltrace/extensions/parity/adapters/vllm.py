@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from rltrace.errors import UsageError
-from rltrace.recorder.capture.call_facts import sources
+from rltrace.extensions.parity.adapters.checkpoint_names import ATTENTION, CheckpointNames, modules_of, named
+from rltrace.recorder.capture.call_facts import Called, Point, sources
 from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SLOT, Part
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def start(options: RecordOptions, token: str) -> None:
     version = str(sys.modules["vllm"].__version__)
     if ".".join(version.split(".")[:2]) not in TESTED:
         raise UsageError(f"facts of vLLM's batches are known for {', '.join(TESTED)}, not for {version}")
-    sources.add(batch_facts, points)
+    names = CheckpointNames(modules_of)
+    sources.add(batch_facts, lambda call: points(names, call))
 
 
 def batch_facts() -> Mapping[str, torch.Tensor]:
@@ -58,17 +60,23 @@ def batch_facts() -> Mapping[str, torch.Tensor]:
     return {SLOT: torch.from_numpy(own), PREVIOUS_SLOT: torch.from_numpy(before)}
 
 
-def points(root: torch.nn.Module, module: torch.nn.Module, result: object) -> list[tuple[Part, str, torch.Tensor]]:
+def points(names: CheckpointNames, call: Called) -> list[Point]:
     """The projections that a linear layer packs, as ``packed_modules_mapping`` of the model names them; of a norm that
-    adds its input to the residual first, this sum as its input."""
+    adds its input to the residual first, this sum as its input; and the names of attention and of the head."""
+    module, result, kind = call.module, call.result, type(call.module).__name__
+    around, _, last = (names.of(call.root, module) or "").rpartition(".")
+    if kind == "Attention" and around:
+        return [named(f"{around}.{ATTENTION}")]
+    if kind == "LogitsProcessor" and module.scale == 1.0 and module.soft_cap is None:
+        return [named("lm_head")]
     if not isinstance(result, tuple) or not isinstance(result[0], torch.Tensor):
         return []
-    names = getattr(type(root), "packed_modules_mapping", {}).get(str(getattr(module, "prefix", "")).rpartition(".")[2])
+    packed = getattr(type(call.root), "packed_modules_mapping", {}).get(last)
     sizes = getattr(module, "output_partition_sizes", None)
-    if names and sizes and len(names) == len(sizes):
+    if packed and sizes and len(packed) == len(sizes):
         parts = result[0].split(list(sizes), dim=-1)
-        return [(Part.OUTPUT, name, part) for name, part in zip(names, parts, strict=True)]
-    if type(module).__name__ == "RMSNorm" and len(result) == 2 and isinstance(result[1], torch.Tensor):
+        return [(Part.OUTPUT, f"{around}.{name}", part) for name, part in zip(packed, parts, strict=True)]
+    if kind == "RMSNorm" and len(result) == 2 and isinstance(result[1], torch.Tensor):
         return [(Part.INPUT, "", result[1]), (Part.OUTPUT, "", result[0])]
     return []
 

@@ -6,7 +6,7 @@ log-probabilities that the programs computed themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.extensions.parity.call_range import CallRange, flat_rows
+from rltrace.extensions.parity.call_range import CallRange, flat_rows, inputs_of, outputs_of
 from rltrace.extensions.parity.impact.token_order import NONE, Tokens, tokens_of
 from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying
 from rltrace.extensions.parity.matching.row_pairs import KeyedTable, pair, table_of
@@ -190,6 +190,8 @@ def log_probabilities(logits: NDArray[np.floating], tokens: GapNumbers) -> Float
 # --- logprobs ---------------------------------------------------------------------------------------------------------
 
 
+SAMPLED = "sampled_token_ids"
+"""Name of what a sampler returns."""
 HEADS = ("lm_head", "embed_out", "output_projection", "logits_processor")
 """Names of the layer that returns logits, for models that do not."""
 SOURCE = (
@@ -228,6 +230,23 @@ class Policy:
         """The logits of the forward passes, in order."""
         return tuple(_logits(self))
 
+    @cached_property
+    def last_sampled(self) -> Mapping[int, int]:
+        """By key of a token that no token of this side follows, the id that its sampler returned after it; without keys
+        after which it returned several."""
+        found: dict[int, set[int]] = {}
+        last = set(self.tokens.keys[self.tokens.following == NONE].tolist())
+        last -= set(self.tokens.keys[self.tokens.following != NONE].tolist())
+        given = {one.rows.tensor.whole: one.rows for one in self.logits}
+        for call in self.call_range.calls:
+            rows = next((given[tensor.whole] for tensor in inputs_of(call) if tensor.whole in given), None)
+            ids = next((self.call_range.numbers(one) for one in outputs_of(call) if _last(one.name) == SAMPLED), None)
+            if rows is None or ids is None or ids.size != rows.tensor.digests.size:
+                continue
+            for key, token in zip(rows.keys.tolist(), ids.ravel()[rows.tensor_rows[:, 0]].tolist(), strict=True):
+                found.setdefault(key, set()).add(token)
+        return {key: min(ids) for key, ids in found.items() if len(ids) == 1 and key in last}
+
     def passes_of(self, module: str) -> list[int]:
         """Numbers of the forward passes of the model of a module."""
         root = root_of(module)
@@ -257,12 +276,14 @@ def gap_of_logits(a: Policy, b: Policy, names: Iterable[tuple[str, str]] = ()) -
         table_of([(one.call, one.rows) for one in logits], side.ranks) for side, logits in ((a, of_a), (b, of_b))
     )
     prompts = a.tokens.prompts(a.passes_of(of_a[0].call.module))
-    sampled = _sampled(b.tokens, b.tokens_at(whole_b), prompts)
+    sampled = _sampled(b.tokens, b.tokens_at(whole_b), prompts, a.last_sampled)
     table_b = rows_of(whole_b, sampled)
     pairs = pair(table_a, table_b)
     rows_a, rows_b = pairs.a, pairs.b
-    following = b.tokens.following[b.tokens_at(table_b)[rows_b]]
-    ids = b.tokens.ids[following]
+    before = b.tokens_at(table_b)[rows_b]
+    following = b.tokens.following[before]
+    last = [a.last_sampled.get(key, NONE) for key in b.tokens.keys[before].tolist()]
+    ids = np.where(following == NONE, last, b.tokens.ids[following])
     found_a, found_b = (
         _log_probabilities(side.call_range, table, rows, ids)
         for side, table, rows in ((a, table_a, rows_a), (b, table_b, rows_b))
@@ -275,7 +296,14 @@ def gap_of_logits(a: Policy, b: Policy, names: Iterable[tuple[str, str]] = ()) -
         SOURCE.format(a=_described(of_a[0]), b=_described(of_b[0])),
         found_a.numbers[both],
         found_b.numbers[both],
-        b.tokens.words(following[both]),
+        [
+            word if known else f"after {word}"
+            for word, known in zip(
+                b.tokens.words(np.where(following == NONE, before, following)[both]),
+                following[both] != NONE,
+                strict=True,
+            )
+        ],
         ids[both].tolist(),
         only_a=int((~np.isin(table_a.keys, whole_b.keys)).sum()) + int((~found_b.read).sum()),
         only_b=len(sampled) - len(rows_b) + int((~found_a.read).sum()),
@@ -294,10 +322,15 @@ def _partner_logits(
     return a, b
 
 
-def _sampled(tokens: Tokens, at: Numbers, prompts: frozenset[int]) -> Numbers:
-    """Indices into ``at`` of tokens that a sampled one follows: one whose key is not in ``prompts``."""
+def _sampled(tokens: Tokens, at: Numbers, prompts: frozenset[int], last: Collection[int]) -> Numbers:
+    """Indices into ``at`` of tokens that a sampled one follows: one whose key is not in ``prompts``, or one that was
+    input to nobody (``last``: keys of the tokens before these)."""
     following = np.where(at == NONE, NONE, tokens.following[at])
-    found = [i for i, j in enumerate(following.tolist()) if j != NONE and int(tokens.keys[j]) not in prompts]
+    found = [
+        i
+        for i, (own, j) in enumerate(zip(at.tolist(), following.tolist(), strict=True))
+        if (int(tokens.keys[j]) not in prompts if j != NONE else own != NONE and int(tokens.keys[own]) in last)
+    ]
     return np.array(found, np.int64)
 
 

@@ -45,18 +45,24 @@ class Tokens:
         return len(self.keys)
 
     def prompts(self, grids: Collection[int]) -> frozenset[int]:
-        """Keys of tokens of prompts: in these forward passes of a model, first input together with the token before.
+        """Keys of tokens of prompts: in these forward passes of a model, first input together with the token before, or
+        with the one after, as where a prompt is computed in chunks.
 
         Empty where that holds for all tokens: whole sequences do not show which were sampled.
         """
         own = np.isin(self.grid, list(grids))
         first: dict[int, int] = {}
-        for key, grid in zip(self.keys[own].tolist(), self.grid[own].tolist(), strict=True):
-            first.setdefault(key, grid)
+        for token in np.flatnonzero(own).tolist():
+            first.setdefault(int(self.keys[token]), token)
         later = np.flatnonzero(own & (self.before != NONE))
         pairs = list(zip(self.keys[later].tolist(), self.keys[self.before[later]].tolist(), strict=True))
-        found = frozenset(key for key, before in pairs if first[key] == first[before])
-        return found if any(key not in found for key, _ in pairs) else frozenset()
+        found = frozenset(key for key, before in pairs if self._is_with(first[before], first[key]))
+        chunks = frozenset(key for key, _ in pairs if self._is_with(first[key], int(self.following[first[key]])))
+        return found | chunks if any(key not in found | chunks for key, _ in pairs) else frozenset()
+
+    def _is_with(self, token: int, other: int) -> bool:
+        """Whether both were input to one forward pass."""
+        return other != NONE and bool(self.grid[token] == self.grid[other])
 
     @cached_property
     def samples(self) -> bool:

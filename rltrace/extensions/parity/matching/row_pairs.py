@@ -189,7 +189,7 @@ class Missing:
     never_fed: int
     """Last tokens of sequences."""
     padding: int
-    """Runs of one token at the end of a sequence."""
+    """Runs of one token at the end of a sequence, or as a sequence of their own."""
     whole: int
     """Rows of sequences of which the other side has no row."""
 
@@ -207,10 +207,10 @@ def missing(own: Sequence[TokenGrid], other: Sequence[TokenGrid]) -> Missing:
         at = np.flatnonzero(sequences == sequence)
         at = at[np.argsort(places[at], kind="stable")]
         found = np.flatnonzero(~lacks[at])
-        if not len(found):
+        if not len(found) and _run_at_end(ids[at]) < max(2, len(at)):
             whole += len(at)
             continue
-        tail = ids[at[found[-1] + 1 :]]
+        tail = ids[at[found[-1] + 1 if len(found) else 0 :]]
         run = _run_at_end(tail)
         if len(tail) == 1:
             never_fed += 1

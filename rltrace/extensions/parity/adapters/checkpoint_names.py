@@ -1,0 +1,54 @@
+"""The checkpoint's names of the modules of running models, found once for each model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from rltrace.extensions.parity.module_names import WRAPPERS
+from rltrace.recorder.capture.call_facts import Point
+from rltrace.trace.format.activation_rows import NAMED, Part
+
+ATTENTION = "attention"
+"""Name, within the module that has the projections, of attention itself: from the queries, keys and values that it
+reads, which a rotary embedding has turned, to what the output projection is given."""
+READ = ("query", "key", "value")
+
+
+class CheckpointNames:
+    """Names of modules, of every model whose call has been seen."""
+
+    def __init__(self, find: Callable[[torch.nn.Module], Iterable[tuple[str, torch.nn.Module]]]) -> None:
+        """``find``: (name, module) of the modules of a model."""
+        self._find = find
+        self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+
+    def of(self, root: torch.nn.Module, module: torch.nn.Module) -> str | None:
+        """The name of ``module``, in a call of the outermost module ``root``; None: the checkpoint does not have it."""
+        if root not in self._names:
+            self._names.setdefault(root, "")
+            for name, found in self._find(root):
+                self._names[found] = name
+        return self._names.get(module) or None
+
+
+def modules_of(root: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    """(name, module) of all modules of a model, without the names of wrappers."""
+    return [
+        (".".join(part for part in name.split(".") if part not in WRAPPERS), module)
+        for name, module in root.named_modules()
+    ]
+
+
+def named(name: str) -> Point:
+    """That the called module has this name in the checkpoint."""
+    return Part.OUTPUT, name + NAMED, torch.empty(0)
+
+
+def attention_points(name: str, read: Iterable[Tensor], result: Tensor) -> list[Point]:
+    """Points of attention called ``name``. ``read``: queries, keys, values; [..., heads, size] as ``result``."""
+    inputs = [(Part.INPUT, f"{name}/{one}", x.flatten(-2)) for one, x in zip(READ, read, strict=False)]
+    return [*inputs, (Part.OUTPUT, name, result.flatten(-2))]
