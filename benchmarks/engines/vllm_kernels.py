@@ -1,4 +1,4 @@
-"""Places of transformers' Qwen3 computed by vLLM's own CPU kernels: rope, attention, and the norm of an unrounded sum.
+"""Places of the trainers' Qwen3 computed by vLLM's own CPU kernels: rope, attention, and the norm of an unrounded sum.
 
 Forward by the kernel, backward by torch's formula. With all three, trainer and generator compute the same bits.
 """
@@ -6,6 +6,7 @@ Forward by the kernel, backward by torch's formula. With all three, trainer and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -130,6 +131,72 @@ def _patch_norm() -> None:
         return _add(self.mlp(self.post_attention_layernorm(added)), added)
 
     qwen3.Qwen3RMSNorm.forward, qwen3.Qwen3DecoderLayer.forward = norm, layer
+
+
+def apply_to_titan(model: Any, places: set[str]) -> None:
+    """The same of TorchTitan's Qwen3."""
+    sums = SimpleNamespace(last=None)
+    for layer in model.layers.values():
+        if "rope" in places:
+            layer.attention.rope.forward = _titan_rope(layer.attention.rope)
+        if "attn" in places:
+            layer.attention.inner_attention.forward = _titan_attention
+        if "norm" in places:
+            layer.forward = _titan_layer(layer, sums)
+            layer.attention_norm.forward = _titan_norm(layer.attention_norm, sums)
+            layer.ffn_norm.forward = _titan_norm(layer.ffn_norm, sums)
+    if "norm" in places:
+        model.norm.forward = _titan_norm(model.norm, sums)
+
+
+def _titan_rope(rope: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+    def forward(q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        half = q.shape[-1] // 2
+        table = torch.cat([part[:, :half] for part in rope.cache.chunk(2, -1)], -1).to(q.dtype).contiguous()
+        made = Same.apply(_rope_kernel, _rope_formula, q.flatten(0, 1), k.flatten(0, 1), positions.reshape(-1), table)
+        return made[0].view(q.shape), made[1].view(k.shape)
+
+    return forward
+
+
+def _titan_attention(q: Tensor, k: Tensor, v: Tensor, *, attention_masks: Any, scale: float, **_: Any) -> Tensor:
+    flat = (x.flatten(0, 1) for x in (q, k, v))
+    cuts = attention_masks.cu_seq_q.long()
+    made: Tensor = Same.apply(_attention_kernel, _attention_formula, *flat, cuts, scale)
+    return made.view(q.shape)
+
+
+def _titan_layer(layer: Any, sums: SimpleNamespace) -> Callable[..., Tensor]:
+    def add(a: Tensor, b: Tensor) -> Tensor:
+        whole = a.float() + b.float()
+        sums.last = whole.detach()
+        return whole.to(a.dtype)
+
+    def forward(x: Tensor, attention_masks: Any, positions: Tensor) -> Tensor:
+        x = add(layer.attention(layer.attention_norm(x), attention_masks, positions), x)
+        return add(layer.feed_forward(layer.ffn_norm(x)), x)
+
+    return forward
+
+
+def _titan_norm(norm: Any, sums: SimpleNamespace) -> Callable[[Tensor], Tensor]:
+    def plain(x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, norm.normalized_shape, weight, norm.eps)
+
+    def forward(x: Tensor) -> Tensor:
+        whole = sums.last
+        if whole is None or whole.shape != x.shape or not torch.equal(whole.to(x.dtype), x):
+            return plain(x, norm.weight)
+        made: Tensor = Same.apply(
+            lambda x, weight: _norm_kernel(whole, weight, norm.eps, x.dtype), plain, x, norm.weight
+        )
+        return made
+
+    return forward
+
+
+def _norm_kernel(whole: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    return (whole * torch.rsqrt(whole.pow(2).mean(-1, keepdim=True) + eps)).to(dtype) * weight
 
 
 def apply(model: Any, places: set[str]) -> None:

@@ -83,5 +83,6 @@ def _named(model: torch.nn.Module, from_hf_map: dict[str, str | None]) -> Iterat
         shared = ".".join(column[0] for column in columns)
         if name and shared:
             yield name, modules[shared]
-            if hasattr(modules[shared], "inner_attention"):
-                yield f"{name}.{ATTENTION}", modules[shared].inner_attention
+            attention = modules.get(f"{shared}.inner_attention")
+            if attention is not None:
+                yield f"{name}.{ATTENTION}", attention

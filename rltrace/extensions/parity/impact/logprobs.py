@@ -323,8 +323,8 @@ def _partner_logits(
 
 
 def _sampled(tokens: Tokens, at: Numbers, prompts: frozenset[int], last: Collection[int]) -> Numbers:
-    """Indices into ``at`` of tokens that a sampled one follows: one whose key is not in ``prompts``, or one that was
-    input to nobody (``last``: keys of the tokens before these)."""
+    """Indices into ``at`` of tokens that a sampled one follows: one whose key is not in ``prompts``, or one that no
+    model was given, after a token whose key is in ``last``."""
     following = np.where(at == NONE, NONE, tokens.following[at])
     found = [
         i
