@@ -14,7 +14,7 @@ from torch import Tensor
 from whole_number_model import WIDTH, Attention, Lists, Policy
 
 from rltrace.recorder.capture.call_facts import sources
-from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SLOT
+from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SAMPLED, SLOT
 
 
 @dataclass
@@ -25,11 +25,13 @@ class Batch:
     positions: list[int] = field(default_factory=list)
     slots: list[list[int]] = field(default_factory=list)
     """The slots of each token's sequence up to it."""
+    sampled: list[int] = field(default_factory=list)
 
     def facts(self) -> Mapping[str, Tensor]:
         own = [slots[-1] for slots in self.slots]
         before = [slots[-2] if len(slots) > 1 else BEGINS for slots in self.slots]
-        return {SLOT: torch.tensor(own, dtype=torch.long), PREVIOUS_SLOT: torch.tensor(before, dtype=torch.long)}
+        facts = {SLOT: own, PREVIOUS_SLOT: before, SAMPLED: self.sampled}
+        return {name: torch.tensor(fact, dtype=torch.long) for name, fact in facts.items()}
 
 
 class PagedAttention(Attention):
@@ -40,10 +42,11 @@ class PagedAttention(Attention):
         self.cache = torch.zeros(size, WIDTH)
 
     def forward(self, x: Tensor, mask: Batch, past: object) -> Tensor:  # type: ignore[override]
-        sums = self.value(x)
+        read = sums = self.read(x)
         if mask.slots:
-            self.cache[[slots[-1] for slots in mask.slots]] = sums
+            self.cache[[slots[-1] for slots in mask.slots]] = read
             sums = torch.stack([self.cache[slots].sum(0) for slots in mask.slots])
+        self.declare(read, sums)
         out: Tensor = self.out(sums)
         return out
 
@@ -135,6 +138,7 @@ class Engine:
         for position in range(request.computed, request.computed + count):
             batch.ids.append(request.tokens[position])
             batch.positions.append(position)
+            batch.sampled.append(int(position >= request.prompt))
             batch.slots.append(
                 [request.blocks[p // self.size] * self.size + p % self.size for p in range(position + 1)]
             )

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rltrace.extensions.parity.adapters.checkpoint_names import ATTENTION, attention_points
+from rltrace.recorder.capture.call_facts import Called, Point, declare
+
 VOCABULARY, WIDTH, LAYERS = 20, 4, 2
 PAD = 0
 
@@ -49,19 +52,40 @@ class Dense(nn.Module):
 class Attention(nn.Module):
     """Linear attention: what a token gets is the sum over the tokens up to it."""
 
+    declares = False
+    cuts: list[int] | None = None
+    """Lengths of the sequences that are packed into a row."""
+
     def __init__(self) -> None:
         super().__init__()
         self.value, self.out = Dense(WIDTH, WIDTH), Dense(WIDTH, WIDTH)
 
     def forward(self, x: Tensor, mask: Tensor, past: dict[nn.Module, Tensor] | None) -> Tensor:
-        sums = (self.value(x) * mask[..., None]).cumsum(1)
+        read = self.read(x)
+        sums = torch.cat([part.cumsum(1) for part in (read * mask[..., None]).split(self.cuts or read.shape[1], 1)], 1)
         if past is not None:
             sums = sums + past.get(self, torch.zeros(()))
             past[self] = sums[:, -1:]
-        if active(self):
+        if "own" in active(self):
             sums = sums + sums.abs() * 2**-10
+        self.declare(read, sums)
         out: Tensor = self.out(sums)
         return out
+
+    def read(self, x: Tensor) -> Tensor:
+        """What the sums are of, which lies between two modules, as a rotary embedding does."""
+        value: Tensor = self.value(x)
+        return value + value.abs() * 2**-10 if "turn" in active(self) else value
+
+    def declare(self, read: Tensor, sums: Tensor) -> None:
+        """What an adapter declares of attention that is a function."""
+        if self.declares:
+            declare(self._points, (read, sums), None)
+
+    def _points(self, call: Called) -> list[Point]:
+        name = next(name for name, module in call.root.named_modules() if module is self)
+        read, sums = (x[..., None] for x in call.args)
+        return attention_points(f"{name}.{ATTENTION}", [read], sums)
 
 
 class Layer(nn.Module):
@@ -135,6 +159,16 @@ def generate(model: nn.Module, sequences: Lists, prompts: Sequence[int], *, last
         tokens = [row[at] if at < len(row) else PAD for row, at in zip(sequences, taken, strict=True)]
         mask = torch.cat([mask, torch.ones(len(mask), 1, dtype=torch.long)], 1)
         model(torch.tensor(tokens)[:, None], mask, torch.tensor(taken)[:, None], past, last)
+
+
+def train_packed(model: Policy, sequences: Lists, padding: int) -> None:
+    """One row of all sequences but for their last tokens, which are labels only, and ``padding`` tokens as one more."""
+    rows = [*(row[:-1] for row in sequences), [PAD] * padding]
+    for layer in model.layers:
+        layer.attention.cuts = list(map(len, rows))  # type: ignore[assignment, union-attr]
+    ids = torch.tensor([[token for row in rows for token in row]])
+    places = torch.tensor([[place for row in rows for place in range(len(row))]])
+    model(ids, torch.ones_like(ids), places).sum().backward()
 
 
 def train(model: nn.Module, sequences: Lists) -> Tensor:

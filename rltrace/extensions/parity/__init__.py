@@ -19,9 +19,15 @@ def _recorders(options: RecordOptions) -> dict[str, str]:
         return {}
     from importlib.metadata import entry_points
 
-    own = {"vllm": "vllm", "torchtitan": "torchtitan", "transformers.modeling_utils": "transformers"}
-    found = {library: f"rltrace.extensions.parity.adapters.{name}:start" for library, name in own.items()}
-    return found | {one.name: one.value for one in entry_points(group=ADAPTERS)}
+    own = {
+        "vllm": "vllm:start",
+        "vllm.v1.worker.gpu_model_runner": "vllm:follow_runner",
+        "torchtitan": "torchtitan:start",
+        "transformers.modeling_utils": "transformers:start",
+    }
+    return {library: f"rltrace.extensions.parity.adapters.{name}" for library, name in own.items()} | {
+        one.name: one.value for one in entry_points(group=ADAPTERS)
+    }
 
 
 EXTENSION: Final = Extension(

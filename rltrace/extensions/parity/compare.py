@@ -59,6 +59,9 @@ def _undecided_reason(compared: int, a: CallRange, b: CallRange, never_computed:
     if not known.shared:
         what = "sequence of A matches one of B: the two had other tokens"
         return f"no {what if known.by is RowsBy.TOKENS else 'row of A matches one of B'}"
+    whole = next((root for side, grids in ((a, known.a), (b, known.b)) if (root := _whole_model(side, grids))), "")
+    if not compared and whole:
+        return f"{whole} calls no modules, as where it is compiled: record it uncompiled (vLLM: enforce_eager=True)"
     if not compared:
         return "no module of A matches one of B by name; give the pairs with --map"
     if known.left_out:
@@ -71,6 +74,13 @@ def _undecided_reason(compared: int, a: CallRange, b: CallRange, never_computed:
         return f"only {compared:,} of {smaller:,} modules could be compared; their rows are all equal"
     holes = [*a.holes, *b.holes]
     return f"parts of the traces cannot be read; everything compared is equal: {holes[0]}" if holes else ""
+
+
+def _whole_model(side: CallRange, grids: Sequence[TokenGrid]) -> str:
+    """A model of which no call calls a module, in words; empty: there is none."""
+    calls = [grid.anchor for grid in grids if side.parent(grid.anchor) is None]
+    inner = {call.module for call in calls if side.inner.get(call.number)}
+    return next((f"{call.module} of {side.side.upper()}" for call in calls if call.module not in inner), "")
 
 
 def side_of(call_range: CallRange, grids: Sequence[TokenGrid], lacks: Missing) -> ParitySide:

@@ -425,9 +425,10 @@ def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers)
     found = []
     for path, counted in candidates.items():
         within = below.get(str(path), frozenset())
-        inside = [
-            one for one in modules if one.result.path.a in within or str(one.result.path.a).startswith(f"{path}.")
-        ]
+        points = [
+            one for one in modules if one.result.path.a == f"{path}.{ATTENTION}"
+        ]  # before the projection after it
+        inside = points + [one for one in modules if one.result.path.a in within and one not in points]
         if not any(other.result.path.a in candidates for other in inside):
             found.append(_origin(counted, inside, a, b, ranks))
     given = _given_origin(modules, a, b, ranks)

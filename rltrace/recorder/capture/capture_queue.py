@@ -87,8 +87,9 @@ class ValueQueue(CaptureQueue[ValueRequest, NewValue]):
         return digest in self._known or digest in self._older
 
     def has_room(self, size: int) -> bool:
-        """Whether a value of ``size`` bytes is within the limit; after the first one that is not, none is."""
-        return self._fits(size + OVERHEAD)
+        """Whether a value of ``size`` bytes is within the limit; after the first one that is not, none is. One that
+        would take more than half of it, such as the cache of an engine, is left out alone."""
+        return size <= self.request.limit // 2 and self._fits(size + OVERHEAD)
 
     def add(self, value: NewValue) -> None:
         """Add a value, after ``has_room`` has returned True. Its row must be the next to be finished."""

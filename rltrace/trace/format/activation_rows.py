@@ -18,7 +18,9 @@ empty one: the batch is a warm-up, and holds no token of a sequence."""
 PREVIOUS_SLOT = "rltrace:previous_slot"
 """The same of its predecessor, or ``BEGINS``."""
 BEGINS = -1
-FACTS = (SLOT, PREVIOUS_SLOT)
+SAMPLED = "rltrace:sampled"
+"""The same: [tokens], 1 for a token that was sampled, 0 for one of a prompt."""
+FACTS = (SLOT, PREVIOUS_SLOT, SAMPLED)
 """What an adapter of an engine declares: no argument of the program."""
 POINT = "rltrace:point:"
 """What the names of declared points begin with: tensors that stand for an input or output of a module of the

@@ -7,6 +7,8 @@ that continuous batching, chunked prefill, a prefix cache and preemption need no
 from __future__ import annotations
 
 import sys
+import threading
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +17,9 @@ import torch
 
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.adapters.checkpoint_names import ATTENTION, CheckpointNames, modules_of, named
+from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.capture.call_facts import Called, Point, sources
-from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SLOT, Part
+from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SAMPLED, SLOT, Part
 
 if TYPE_CHECKING:
     from rltrace.recorder.base.options import RecordOptions
@@ -33,6 +36,21 @@ def start(options: RecordOptions, token: str) -> None:
         raise UsageError(f"facts of vLLM's batches are known for {', '.join(TESTED)}, not for {version}")
     names = CheckpointNames(modules_of)
     sources.add(batch_facts, lambda call: points(names, call))
+
+
+def follow_runner(options: RecordOptions, token: str) -> None:
+    """Know which runner executes a model; called when the process has imported the module of runners."""
+    runners = sys.modules["vllm.v1.worker.gpu_model_runner"]
+    Patches().wrap(runners.GPUModelRunner, "execute_model", _executing)
+
+
+def _executing(execute: Any, runner: Any, *args: Any, **kwargs: Any) -> Any:
+    _running.runner = weakref.ref(runner)
+    return execute(runner, *args, **kwargs)
+
+
+_running = threading.local()
+"""Of each thread, the runner that last executed a model."""
 
 
 def batch_facts() -> Mapping[str, torch.Tensor]:
@@ -57,7 +75,12 @@ def batch_facts() -> Mapping[str, torch.Tensor]:
     if len(fitting) != 1:
         raise UsageError(f"the size of a block of vLLM's KV cache is not certain: one of {sorted(sizes)}")
     before = np.where(positions == 0, BEGINS, slots_of(table, fitting[0], request, np.maximum(positions - 1, 0)))
-    return {SLOT: torch.from_numpy(own), PREVIOUS_SLOT: torch.from_numpy(before)}
+    facts = {SLOT: torch.from_numpy(own), PREVIOUS_SLOT: torch.from_numpy(before)}
+    runner = _running.runner() if hasattr(_running, "runner") else None
+    prompts = None if runner is None else runner.input_batch.num_prompt_tokens[: len(starts) - 1]
+    if prompts is None or len(prompts) < len(starts) - 1:
+        return facts
+    return facts | {SAMPLED: torch.from_numpy((positions >= prompts[request]).astype(np.int64))}
 
 
 def points(names: CheckpointNames, call: Called) -> list[Point]:

@@ -14,16 +14,18 @@ from math import prod
 import numpy as np
 
 from rltrace.errors import UsageError
-from rltrace.extensions.parity.call_range import CallRange
-from rltrace.extensions.parity.impact.logprobs import Floats, Gap, Policy, measure
+from rltrace.extensions.parity.call_range import CallRange, outputs_of
+from rltrace.extensions.parity.impact.logprobs import SAMPLED, Floats, Gap, Policy, measure
 from rltrace.extensions.parity.impact.token_order import NONE, Tokens
 from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable, pair
 from rltrace.extensions.parity.module_names import root_of
-from rltrace.extensions.parity.selection import Selected, selected_in
+from rltrace.extensions.parity.selection import FLOATS, Selected, selected_in
 from rltrace.selectors import Selector, parse_selectors
 from rltrace.token_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.format.activation_rows import ModuleCall
 
+NAMES = ("logprobs", "log_probs")
+"""Names of outputs that are log-probabilities of the tokens that were sampled, or trained on."""
 NOTHING: Numbers = np.zeros(0, np.int64)
 MAX_LOGPROB = 0.01
 """Of a token: 0, with the rounding of bfloat16."""
@@ -69,8 +71,27 @@ class Elements:
 
 def gap_of_selected(a: Policy, b: Policy, selector_a: Selector, selector_b: Selector) -> Gap | str:
     """The gap between the log-probabilities that these selectors find; or one sentence why there is none."""
-    of_a = _elements(a, selected_in(a.call_range, selector_a), b)
-    of_b = _elements(b, selected_in(b.call_range, selector_b), a)
+    return _gap_of(a, b, selected_in(a.call_range, selector_a), selected_in(b.call_range, selector_b))
+
+
+def gap_of_named(a: Policy, b: Policy) -> Gap | str:
+    """The same of outputs that are called log-probabilities, of A's sampler and of B's model: in one trace, A may hold
+    a forward pass of the trainer without gradient."""
+    samplers = [call for call in a.call_range.outermost if any(one.name == SAMPLED for one in outputs_of(call))]
+    return _gap_of(a, b, _named(samplers), _named(b.call_range.outermost)) if samplers else "A has no sampler"
+
+
+def _named(calls: Sequence[ModuleCall]) -> list[Selected]:
+    return [
+        Selected(call.end_row, call.module, call, tensor)
+        for call in calls
+        for tensor in outputs_of(call)
+        if tensor.dtype in FLOATS and tensor.name.rpartition(".")[2] in NAMES
+    ]
+
+
+def _gap_of(a: Policy, b: Policy, found_a: Sequence[Selected], found_b: Sequence[Selected]) -> Gap | str:
+    of_a, of_b = _elements(a, found_a, b), _elements(b, found_b, a)
     for side, elements in ((a, of_a), (b, of_b)):
         if not len(elements):
             return _no_elements_reason(side, elements)
@@ -187,7 +208,7 @@ def _elements(side: Policy, found: Sequence[Selected], other: Policy) -> Element
         if number is None:
             continue
         own.append(one)
-        placement = element_tokens(one.tensor.shape, _base(side, number), side.tokens)
+        placement = element_tokens(one.tensor.shape, _base(side, number, prod(one.tensor.shape)), side.tokens)
         if placement is None:
             unplaced.append(f"{one.name} {list(one.tensor.shape)}")
             continue
@@ -212,8 +233,8 @@ def _elements(side: Policy, found: Sequence[Selected], other: Policy) -> Element
 
 
 class _Owners:
-    """The forward pass of each selected tensor: that of its call; for an op, that of the last call that began before
-    it, among all calls of the same models in the stream."""
+    """The forward pass of each selected tensor: that of its call; for an op or a sampler's call, that of the last
+    call that began before it, among all calls of the same models in the stream."""
 
     def __init__(self, side: Policy, other: Policy) -> None:
         self._side = side
@@ -224,7 +245,7 @@ class _Owners:
     def of(self, one: Selected) -> int | None:
         """Number of the forward pass; None: it is not of this side."""
         call = one.call
-        if call is None:
+        if call is None or self._side.keying.grid(call) is None:
             at = bisect_right(self._calls, one.row, key=lambda call: call.first_row) - 1
             call = self._side.call_range.by_number.get(self._calls[at].number) if at >= 0 else None
         grid = None if call is None else self._side.keying.grid(call)
@@ -238,10 +259,16 @@ def _all_calls(call_range: CallRange) -> Sequence[ModuleCall]:
     return call_range.recorded.process.activations.calls(call_range.recorded.stream.index)
 
 
-def _base(side: Policy, number: int) -> Numbers:
-    """[sequences, tokens]: indices of the tokens of one forward pass, of those with logits if known; NONE: unknown."""
+def _base(side: Policy, number: int, size: int) -> Numbers:
+    """[sequences, tokens]: indices of the tokens of one forward pass, of those with logits if known; NONE: unknown.
+
+    In a flat batch, only where ``size``, the number of log-probabilities, is that of the logits.
+    """
     grid, index = side.keying.grids[number], side.tokens.index[number]
     if len(grid.shape) < 2:
+        rows = next((one.rows for one in side.logits if one.rows.grid is grid), None)
+        if rows is not None and len(rows.tokens) == len(rows.tensor.digests) == size:
+            return index[rows.tokens].reshape(1, -1)
         return index.reshape(1, -1) if grid.ids is not None else index.reshape(-1, 1)
     base: Numbers = index.reshape(grid.shape[0], -1)
     logits = next((one.rows.tensor for one in side.logits if one.rows.grid is grid), None)

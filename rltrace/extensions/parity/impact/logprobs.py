@@ -235,8 +235,6 @@ class Policy:
         """By key of a token that no token of this side follows, the id that its sampler returned after it; without keys
         after which it returned several."""
         found: dict[int, set[int]] = {}
-        last = set(self.tokens.keys[self.tokens.following == NONE].tolist())
-        last -= set(self.tokens.keys[self.tokens.following != NONE].tolist())
         given = {one.rows.tensor.whole: one.rows for one in self.logits}
         for call in self.call_range.calls:
             rows = next((given[tensor.whole] for tensor in inputs_of(call) if tensor.whole in given), None)
@@ -245,7 +243,8 @@ class Policy:
                 continue
             for key, token in zip(rows.keys.tolist(), ids.ravel()[rows.tensor_rows[:, 0]].tolist(), strict=True):
                 found.setdefault(key, set()).add(token)
-        return {key: min(ids) for key, ids in found.items() if len(ids) == 1 and key in last}
+        followed = set(self.tokens.keys[self.tokens.following != NONE].tolist())
+        return {key: min(ids) for key, ids in found.items() if len(ids) == 1 and key not in followed}
 
     def passes_of(self, module: str) -> list[int]:
         """Numbers of the forward passes of the model of a module."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.compare import Compared
-from rltrace.extensions.parity.impact.chosen_logprobs import gap_of_selected, parse_both
+from rltrace.extensions.parity.impact.chosen_logprobs import gap_of_named, gap_of_selected, parse_both
 from rltrace.extensions.parity.impact.logprobs import Gap, NoGap, Policy, gap_of_logits
 from rltrace.extensions.parity.impact.routing import DEFAULT, Routing, routing_of
 
@@ -36,7 +36,9 @@ def names_of(compared: Compared) -> Names:
 
 def _gap(a: Policy, b: Policy, logprobs: str | None, names: Names) -> Gap | str:
     if logprobs is None:
-        return gap_of_logits(a, b, names)
+        found = gap_of_logits(a, b, names)
+        named = gap_of_named(a, b) if isinstance(found, str) else found
+        return found if isinstance(named, str) else named
     return gap_of_selected(a, b, *parse_both(logprobs, "--logprobs"))
 
 

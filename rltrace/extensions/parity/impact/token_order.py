@@ -40,17 +40,23 @@ class Tokens:
     """For each grid, the number of its anchor."""
     index: tuple[Numbers, ...]
     """For each grid, the index of each of its tokens; NONE: padding, or unknown."""
+    sampled: Numbers
+    """Nonzero for tokens that were sampled, 0 for those of prompts; NONE: not declared."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def prompts(self, grids: Collection[int]) -> frozenset[int]:
         """Keys of tokens of prompts: in these forward passes of a model, first input together with the token before, or
-        with the one after, as where a prompt is computed in chunks.
+        with the one after, as where a prompt is computed in chunks; or as was declared.
 
         Empty where that holds for all tokens: whole sequences do not show which were sampled.
         """
         own = np.isin(self.grid, list(grids))
+        if (self.sampled[own] != NONE).all():
+            return frozenset(
+                np.setdiff1d(*(self.keys[own & (self.sampled == is_sampled)] for is_sampled in (0, 1))).tolist()
+            )
         first: dict[int, int] = {}
         for token in np.flatnonzero(own).tolist():
             first.setdefault(int(self.keys[token]), token)
@@ -112,7 +118,9 @@ def tokens_of(grids: Sequence[TokenGrid]) -> Tokens:
         index.append(places_of)
         start += len(at)
     calls = tuple(grid.anchor.number for grid in grids)
-    return Tokens(of_grid, joined(own), keys, ids, sequences, places, following, before, calls, tuple(index))
+    each = (np.full(len(grid.keys), NONE) if grid.sampled is None else grid.sampled for grid in grids)
+    sampled = joined([numbers[at] for numbers, at in zip(each, own, strict=True)])
+    return Tokens(of_grid, joined(own), keys, ids, sequences, places, following, before, calls, tuple(index), sampled)
 
 
 def _ids(grid: TokenGrid) -> Numbers:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rltrace.extensions.parity.call_range import CallRange, all_inner, inputs_of
 from rltrace.extensions.parity.module_names import root_of
 from rltrace.token_keys import Numbers
-from rltrace.trace.format.activation_rows import PREVIOUS_SLOT, SLOT, ActivationRows, ModuleCall
+from rltrace.trace.format.activation_rows import FACTS, ActivationRows, ModuleCall
 
 INTEGERS = ("int64", "int32", "int16", "uint8", "int8")
 IDS = ("input_ids", "ids", "tokens", "token_ids", "idx")
@@ -38,6 +38,8 @@ class Slots:
     own: Numbers
     previous: Numbers
     """Of the predecessors; BEGINS: a sequence begins."""
+    sampled: Numbers | None = None
+    """Nonzero for tokens that were sampled; None: not declared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +139,8 @@ def _forward(call_range: CallRange, call: ModuleCall, tensor: ActivationRows, co
 
 def _slots(call_range: CallRange, call: ModuleCall) -> Slots | None:
     facts = call_range.facts.get(call.number, {})
-    found = [None if name not in facts else call_range.numbers(facts[name]) for name in (SLOT, PREVIOUS_SLOT)]
-    return None if found[0] is None or found[1] is None else Slots(found[0], found[1])
+    found = [None if name not in facts else call_range.numbers(facts[name]) for name in FACTS]
+    return None if found[0] is None or found[1] is None else Slots(found[0], found[1], found[2])
 
 
 def _rest_of_pass(call_range: CallRange, anchor: ModuleCall) -> Iterator[ModuleCall]:

@@ -203,14 +203,20 @@ def missing(own: Sequence[TokenGrid], other: Sequence[TokenGrid]) -> Missing:
     keys, sequences, places, ids = _flat(own)
     lacks = ~np.isin(keys, _flat(other)[0])
     never_fed = padding = whole = 0
+    tails, absent = [], []
     for sequence in np.unique(sequences[lacks & (sequences != UNKNOWN)]).tolist():
         at = np.flatnonzero(sequences == sequence)
         at = at[np.argsort(places[at], kind="stable")]
         found = np.flatnonzero(~lacks[at])
-        if not len(found) and _run_at_end(ids[at]) < max(2, len(at)):
-            whole += len(at)
-            continue
-        tail = ids[at[found[-1] + 1 if len(found) else 0 :]]
+        tails += [ids[at[found[-1] + 1 :]]] if len(found) else []
+        absent += [] if len(found) else [ids[at]]
+    pads = {int(tail[0]) for tail in absent if _run_at_end(tail) == len(tail) > 1}
+    for tail in absent:
+        if _run_at_end(tail) == len(tail) and int(tail[0]) in pads:
+            padding += len(tail)
+        else:
+            whole += len(tail)
+    for tail in tails:
         run = _run_at_end(tail)
         if len(tail) == 1:
             never_fed += 1

@@ -42,6 +42,8 @@ class TokenGrid:
     """Nonzero at padding; None: unknown."""
     continues: bool = False
     """Whether some of its tokens follow those of an earlier forward pass."""
+    sampled: Numbers | None = None
+    """Nonzero for tokens that were sampled; None: not declared."""
 
     @classmethod
     def of_keys(cls, anchor: ModuleCall, shape: tuple[int, ...], keys: Keys) -> TokenGrid:
@@ -202,7 +204,8 @@ class CachedSequences:
             sequences[at], places[at] = sequence, place + 1
             self._slots[own], self._last[sequence] = (keys[at], sequence, place + 1), own
         continues = bool((slots.previous != BEGINS).any())
-        return TokenGrid(forward.call, forward.shape, keys, sequences, places, ids, pads, continues)
+        sampled = None if slots.sampled is None else np.pad(slots.sampled, (0, len(ids) - len(slots.sampled)))
+        return TokenGrid(forward.call, forward.shape, keys, sequences, places, ids, pads, continues, sampled)
 
 
 def _runs(keys: Keys, begins: NDArray[np.bool_]) -> Iterable[tuple[int, int]]:

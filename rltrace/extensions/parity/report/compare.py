@@ -137,7 +137,13 @@ def _unexplained(report: ParityReport) -> str:
     gap, compared = report.effects.gap, report.parity.compared
     distance = compared[-1].distance if compared else None
     apart = 0.0 if distance is None else distance.absolute
-    if not isinstance(gap, Gap) or not gap.largest or apart is None or gap.largest <= UNEXPLAINED * apart:
+    if (
+        not compared
+        or not isinstance(gap, Gap)
+        or not gap.largest
+        or apart is None
+        or gap.largest <= UNEXPLAINED * apart
+    ):
         return ""
     if compared and compared[-1].differing and distance is None:  # values were not recorded
         return ""

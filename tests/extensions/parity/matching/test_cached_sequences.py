@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 import torch
 from paged_engine import Engine
-from whole_number_model import policy, train
+from whole_number_model import Attention, Policy, policy, train, train_packed
 
 import rltrace
 from rltrace.extensions.parity.adapters.vllm import slots_of
-from rltrace.extensions.parity.compare import compare
+from rltrace.extensions.parity.compare import Compared, compare
+from rltrace.extensions.parity.impact.logprobs import Gap
+from rltrace.extensions.parity.impact.summary import effects_of
 from rltrace.extensions.parity.inputs import open_ranges, parse_given
 from rltrace.extensions.parity.matching.forward_passes import Forward, Slots
 from rltrace.extensions.parity.matching.token_grids import token_grids
-from rltrace.extensions.parity.model import Parity, ParityVerdict, Reason
+from rltrace.extensions.parity.model import ParityVerdict, Reason
 from rltrace.token_keys import NO_KEY
 from rltrace.trace.format.activation_rows import BEGINS, ModuleCall
 
@@ -25,17 +27,19 @@ SEQUENCES = [[3, 4, 5, 6, 7, 8], [9, 4, 5, 11, 12], [3, 4, 13, 14, 15, 16, 17], 
 PROMPTS = [2, 3, 2, 4]
 FED = sum(map(len, SEQUENCES)) - len(SEQUENCES)
 """The last token of each sequence is never fed."""
+SAMPLED = sum(map(len, SEQUENCES)) - sum(PROMPTS) + 2
+"""Two tokens of the last prompt were sampled in the first sequence, which begins as it does."""
 
 
-def compared(path: Path, engine: Engine, trainer: torch.nn.Module) -> Parity:
-    """The engine's trace against the trainer's."""
+def compared(path: Path, engine: Engine, trainer: Policy, *, packed: int = 0) -> Compared:
+    """The engine's trace against the trainer's, which packs the sequences and ``packed`` tokens of padding."""
     with rltrace.record(path / "a.zarr", rows="all", values="module=*"):  # type: ignore[operator]
         engine.generate(SEQUENCES[:2], PROMPTS[:2])
         engine.generate(SEQUENCES, PROMPTS)
     with rltrace.record(path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
-        train(trainer, SEQUENCES)
+        train_packed(trainer, SEQUENCES, packed) if packed else train(trainer, SEQUENCES)
     a, b = parse_given(str(path / "a.zarr"), [], "a"), parse_given(str(path / "b.zarr"), [], "b")
-    return compare(*open_ranges(a, b)).parity
+    return compare(*open_ranges(a, b))
 
 
 @pytest.mark.parametrize(
@@ -48,10 +52,39 @@ def test_every_token_of_an_engine_has_the_key_of_its_sequence(tmp_path: Path, ho
     are not computed at all: every token that was fed is compared in every module, and the warm-up is nobody's.
     """
     engine = Engine(policy(), **how)
-    parity = compared(tmp_path, engine, policy())
+    both = compared(tmp_path, engine, policy())
+    parity, gap = both.parity, effects_of(both).gap
     assert (engine.preempted > 0, engine.hits > 0) == ("blocks" in how, "prefixes" in how)
     assert (parity.verdict, parity.a.unknown, parity.disagreements) == (ParityVerdict.BITWISE, 0, ())
     assert {module.rows for module in parity.modules} == {FED}
+    assert isinstance(gap, Gap) and (gap.n, gap.equal) == (SAMPLED, SAMPLED)
+
+
+@pytest.mark.parametrize("packed", [0, 5])
+@pytest.mark.parametrize(
+    ("twist", "first"),
+    [
+        ("", []),
+        ("turn", [("attention", "what Policy.layers.0.attention.attention is given (query) differs already")]),
+        ("own", [("attention.attention", "")]),
+        ("turn own", [("attention", "what Policy.layers.0.attention.attention is given (query) differs already")]),
+    ],
+)
+def test_what_attention_reads_differs_apart_from_attention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: int, twist: str, first: list[tuple[str, str]]
+) -> None:
+    """As a rotary embedding does, which is no module: one cause after the other is taken away, until nothing differs.
+    A trainer that packs has tokens of padding, which the engine never computes and need not.
+    """
+    monkeypatch.setattr(Attention, "declares", True)
+    trainer = policy(twist=twist, at="layers.0.attention")
+    parity = compared(tmp_path, Engine(policy(), batch=3), trainer, packed=packed).parity
+    assert parity.verdict is (ParityVerdict.DIFFERS if first else ParityVerdict.BITWISE)
+    assert [one.path.b for one in parity.origins] == [f"Policy.layers.0.{name}" for name, _ in first]
+    assert [one.explanation.startswith(said) for one, (_, said) in zip(parity.origins, first, strict=True)] == [
+        True
+    ] * len(first)
+    assert parity.b.excused == (packed or len(SEQUENCES))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +96,7 @@ def test_every_token_of_an_engine_has_the_key_of_its_sequence(tmp_path: Path, ho
     ],
 )
 def test_what_differs_is_found_in_an_engines_batches(tmp_path: Path, at: str, twist: str, reason: Reason) -> None:
-    parity = compared(tmp_path, Engine(policy(), batch=3), policy(twist=twist, at=at))
+    parity = compared(tmp_path, Engine(policy(), batch=3), policy(twist=twist, at=at)).parity
     assert parity.verdict is ParityVerdict.DIFFERS
     if at != "head":  # whose whole numbers bfloat16 holds
         assert [(one.path.b, one.reason) for one in parity.origins] == [(f"Policy.{at}", reason)]
@@ -73,7 +106,7 @@ def test_weights_that_the_engine_was_not_given(tmp_path: Path) -> None:
     other = policy()
     with torch.no_grad():
         other.layers[1].up.weight[0, 0] += 1
-    parity = compared(tmp_path, Engine(policy()), other)
+    parity = compared(tmp_path, Engine(policy()), other).parity
     assert [(one.path.b, one.reason) for one in parity.origins] == [("Policy.layers.1.up", Reason.WEIGHTS)]
 
 
