@@ -27,9 +27,18 @@ def _commands(parity: Parity, a: Trace, b: Trace) -> Iterator[str]:
     if unmeasured or (first is not None and first.several and not _has_rows_of_ops(a, b)):
         paths = (None, None) if first is None else (first.path.a, first.path.b)
         for trace, path in [(b, paths[1])] if a is b else [(a, paths[0]), (b, paths[1])]:
-            yield _record(trace, path)
+            yield _record(trace, path and _called(trace, path))
     if first is not None and first.path.b is not None:
-        yield line("ops", b.path, f"module={escape(first.path.b)}")
+        yield line("ops", b.path, f"module={escape(_called(b, first.path.b))}")
+
+
+def _called(trace: Trace, path: str) -> str:
+    """The module itself, or for a point the nearest module around it that the trace has."""
+    calls = (process.activations.calls(s.index) for process in trace.processes for s in process.streams)
+    modules = {call.module for own in calls for call in own}
+    while "." in path and path not in modules:
+        path = path.rpartition(".")[0]
+    return path
 
 
 def _has_rows_of_ops(*traces: Trace) -> bool:

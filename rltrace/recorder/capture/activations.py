@@ -165,7 +165,7 @@ class CallRows:
     ) -> list[Point]:
         try:
             with overrides_disabled():
-                return list(find(Called(self._open[0].owner if self._open else call.owner, call.owner, args, result)))
+                return list(find(Called(self._stream.modules.root_of(call.owner), call.owner, args, result)))
         except Exception as error:
             self._leave_out_facts(error)
             return []

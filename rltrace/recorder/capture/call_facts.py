@@ -25,7 +25,7 @@ class Called:
     """A call of a module that has returned."""
 
     root: torch.nn.Module
-    """The outermost module that is being called, which may be ``module``."""
+    """The outermost module that holds ``module``, which may be this one."""
     module: torch.nn.Module
     args: tuple[Any, ...]
     result: Any

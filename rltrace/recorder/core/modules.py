@@ -140,6 +140,10 @@ class ModuleNames:
         root, names = self._outermost(module)
         return [self._roots.get(root) or type(root).__name__, *names]
 
+    def root_of(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The outermost module that holds ``module``, which may be this one."""
+        return self._outermost(module)[0]
+
     def _outermost(self, module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
         """The outermost module above ``module``, and the names from there down."""
         names: list[str] = []
@@ -281,6 +285,9 @@ class ModuleStack:
             self.current = outer
             del self._outer[depth:], anchors[walks:]
             raise
+
+    def root_of(self, module: torch.nn.Module) -> torch.nn.Module:
+        return self._names.root_of(module)
 
     @property
     def depth(self) -> int:

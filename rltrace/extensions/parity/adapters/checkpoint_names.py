@@ -19,7 +19,7 @@ READ = ("query", "key", "value")
 
 
 class CheckpointNames:
-    """Names of modules, of every model whose call has been seen."""
+    """Names of modules, of every model of which a call has been seen."""
 
     def __init__(self, find: Callable[[torch.nn.Module], Iterable[tuple[str, torch.nn.Module]]]) -> None:
         """``find``: (name, module) of the modules of a model."""
@@ -27,7 +27,7 @@ class CheckpointNames:
         self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
 
     def of(self, root: torch.nn.Module, module: torch.nn.Module) -> str | None:
-        """The name of ``module``, in a call of the outermost module ``root``; None: the checkpoint does not have it."""
+        """The name of ``module``, which ``root`` holds; None: the checkpoint does not have it."""
         if root not in self._names:
             self._names.setdefault(root, "")
             for name, found in self._find(root):

@@ -52,21 +52,27 @@ def points(names: CheckpointNames, call: Called) -> list[Point]:
 
 
 def checkpoint_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """(name, module) of a model of TorchTitan that is ``root`` or in it; a fused layer has the names of its parts."""
-    for model in root.modules():
-        package = type(model).__module__.rpartition(".")[0]
-        if package.startswith("torchtitan.models.") and hasattr(model, "config"):
-            adapters = vars(import_module(f"{package}.state_dict_adapter")).values()
-            adapter: Any = next(
-                one for one in adapters if hasattr(one, "from_hf") and one.__module__.startswith(package)
-            )
-            yield from _named(model, adapter(model.config, None).from_hf_map)
-            return
+    """(name, module) of the models of TorchTitan that are ``root`` or in it; a fused layer has its parts' names."""
+    kind = import_module("torchtitan.protocols.model").BaseModel
+    for path, model in modules_of(root):
+        if not isinstance(model, kind):
+            continue
+        # FSDP gives a model a class of its own.
+        classes = (one.__module__ for one in type(model).__mro__ if one.__module__.startswith("torchtitan.models."))
+        module = f"{next(classes).rpartition('.')[0]}.state_dict_adapter"
+        adapters = vars(import_module(module)).values()
+        adapter: Any = next(one for one in adapters if hasattr(one, "from_hf") and one.__module__ == module)
+        for name, found in named_modules(model, adapter(model.config, None).from_hf_map):
+            yield " ".join(f"{path}.{one}" if path else one for one in name.split()), found
 
 
-def _named(model: torch.nn.Module, from_hf_map: dict[str, str | None]) -> Iterator[tuple[str, torch.nn.Module]]:
+def named_modules(model: torch.nn.Module, from_hf_map: dict[str, str | None]) -> Iterator[tuple[str, torch.nn.Module]]:
     """By the names of parameters; a module around others is the innermost one here that holds them all."""
-    own = {ours.rpartition(".")[0]: theirs.rpartition(".")[0] for theirs, ours in from_hf_map.items() if ours}
+    own = {
+        ours.rpartition(".")[0]: theirs.rpartition(".")[0]
+        for theirs, ours in from_hf_map.items()
+        if ours and theirs.count("{}") == ours.count("{}")
+    }
     modules = dict(modules_of(model))
     around: dict[str, list[list[str]]] = {}
     for path, module in modules.items():
