@@ -206,6 +206,15 @@ def test_one_value_once(record: Record) -> None:
     ]
 
 
+def test_a_value_of_more_than_half_the_limit_is_left_out_alone(record: Record) -> None:
+    """The cache of an engine would take the room of all others."""
+    with record.block(values="op=add", values_limit=1 << 12) as found:
+        for size in (10, 1 << 11, 20):
+            torch.ones(size) + 1
+    kept = [value is not None for row in found.named("add") for value in values_of(found, row.index)]
+    assert kept == [True, False, True]
+
+
 def test_the_limit(record: Record) -> None:
     """From the first value on that does not fit, none is recorded; the trace says how many, how much, of which rows."""
     with record.block(values="op=add", values_limit=3 * (400 + capture_queue.OVERHEAD) + 100) as found:

@@ -10,11 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from whole_number_model import WIDTH, Attention, Lists, Policy
 
 from rltrace.recorder.capture.call_facts import sources
 from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SAMPLED, SLOT
+
+
+class Sampler(nn.Module):
+    """Returns what was to be sampled, with its log-probabilities, as engines do."""
+
+    def forward(self, logits: Tensor, chosen: Tensor) -> dict[str, Tensor]:
+        return {"sampled_token_ids": chosen, "logprobs": logits.log_softmax(-1).gather(1, chosen)}
 
 
 @dataclass
@@ -26,6 +33,11 @@ class Batch:
     slots: list[list[int]] = field(default_factory=list)
     """The slots of each token's sequence up to it."""
     sampled: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    """Of each request the last token of this batch, as an index, and …"""
+    following: list[int] = field(default_factory=list)
+    """… the id after it."""
+    sampler: Sampler | None = None
 
     def facts(self) -> Mapping[str, Tensor]:
         own = [slots[-1] for slots in self.slots]
@@ -58,12 +70,14 @@ class PagedPolicy(Policy):
         super().__init__()
         for layer in self.layers:
             layer.attention = PagedAttention(size)
+        self.logits_processor = nn.Identity()
 
     def forward(self, ids: Tensor, positions: Tensor, batch: Batch) -> Tensor:  # type: ignore[override]
         x = self.embed(ids) + self.place(positions)
         for layer in self.layers:
             x = torch.remainder(layer(x, batch, None), 64)
-        out: Tensor = self.head(self.keep(x))
+        x = self.keep(x)
+        out: Tensor = self.head(x) if batch.sampler is None else x
         return out
 
 
@@ -83,12 +97,20 @@ class Engine:
     """Computes sequences as if it sampled them."""
 
     def __init__(
-        self, weights: Policy, *, blocks: int = 32, size: int = 2, batch: int = 64, prefixes: bool = False
+        self,
+        weights: Policy,
+        *,
+        blocks: int = 32,
+        size: int = 2,
+        batch: int = 64,
+        prefixes: bool = False,
+        sampler: Sampler | None = None,
     ) -> None:
-        """``blocks`` of ``size`` slots; at most ``batch`` tokens at a time; ``prefixes``: whole blocks are shared."""
+        """``blocks`` of ``size`` slots; at most ``batch`` tokens at a time; ``prefixes``: whole blocks are shared.
+        ``sampler``: is given logits of the last tokens alone."""
         self.model = PagedPolicy(blocks * size)
         self.model.load_state_dict(weights.state_dict())
-        self.size, self.batch, self.prefixes = size, batch, prefixes
+        self.size, self.batch, self.prefixes, self.sampler = size, batch, prefixes, sampler
         self.free = list(range(blocks))
         self.shared: dict[tuple[int, ...], int] = {}
         self.preempted = self.hits = 0
@@ -104,7 +126,7 @@ class Engine:
         while waiting or running:
             running += waiting
             waiting = []
-            batch = Batch()
+            batch = Batch(sampler=self.sampler)
             for request in list(running):
                 self._schedule(batch, request, running, waiting)
             if batch.ids:
@@ -118,7 +140,10 @@ class Engine:
 
     def _compute(self, batch: Batch) -> None:
         self.now = batch
-        self.model(torch.tensor(batch.ids), torch.tensor(batch.positions), batch)
+        out = self.model(torch.tensor(batch.ids), torch.tensor(batch.positions), batch)
+        if batch.sampler is not None:
+            logits = self.model.logits_processor(self.model.head(out[batch.ends]))
+            batch.sampler(logits, torch.tensor(batch.following)[:, None])
         self.now = None
 
     def _schedule(self, batch: Batch, request: Request, running: list[Request], waiting: list[Request]) -> None:
@@ -143,6 +168,8 @@ class Engine:
                 [request.blocks[p // self.size] * self.size + p % self.size for p in range(position + 1)]
             )
         request.computed += count
+        batch.ends.append(len(batch.ids) - 1)
+        batch.following.append(request.tokens[request.computed])
 
     def _reuse(self, request: Request) -> None:
         for end in range(self.size, request.known, self.size):

@@ -137,7 +137,7 @@ def _sampled(tokens: Tokens, at: Numbers, prompts: frozenset[int], *, last: bool
     for i, (own, following) in enumerate(zip(at.tolist(), tokens.following[at].tolist(), strict=True)):
         if following == NONE:
             found += [i] if last or tokens.ids[own] == NONE else []
-        elif int(tokens.keys[following]) not in prompts:
+        elif tokens.sampled[following] and int(tokens.keys[following]) not in prompts:
             found.append(i)
     return np.array(found, np.int64)
 
@@ -262,13 +262,17 @@ def _all_calls(call_range: CallRange) -> Sequence[ModuleCall]:
 def _base(side: Policy, number: int, size: int) -> Numbers:
     """[sequences, tokens]: indices of the tokens of one forward pass, of those with logits if known; NONE: unknown.
 
-    In a flat batch, only where ``size``, the number of log-probabilities, is that of the logits.
+    In a flat batch, where ``size``, the number of log-probabilities, is that of the logits.
     """
     grid, index = side.keying.grids[number], side.tokens.index[number]
     if len(grid.shape) < 2:
         rows = next((one.rows for one in side.logits if one.rows.grid is grid), None)
-        if rows is not None and len(rows.tokens) == len(rows.tensor.digests) == size:
-            return index[rows.tokens].reshape(1, -1)
+        if rows is not None and len(rows.tensor.digests) == size:
+            found = np.full((1, size), NONE)
+            found[0, rows.tensor_rows[:, 0]] = index[rows.tokens]
+            return found
+        if grid.sampled is not None and size != len(index):  # of an engine, whose batch holds several sequences
+            return np.full((1, size), NONE)
         return index.reshape(1, -1) if grid.ids is not None else index.reshape(-1, 1)
     base: Numbers = index.reshape(grid.shape[0], -1)
     logits = next((one.rows.tensor for one in side.logits if one.rows.grid is grid), None)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from paged_engine import Engine
-from whole_number_model import Attention, Policy, policy, train, train_packed
+from paged_engine import Engine, Sampler
+from whole_number_model import Attention, Policy, padded, policy, train, train_packed
 
 import rltrace
 from rltrace.extensions.parity.adapters.vllm import slots_of
@@ -108,6 +108,43 @@ def test_weights_that_the_engine_was_not_given(tmp_path: Path) -> None:
         other.layers[1].up.weight[0, 0] += 1
     parity = compared(tmp_path, Engine(policy()), other).parity
     assert [(one.path.b, one.reason) for one in parity.origins] == [("Policy.layers.1.up", Reason.WEIGHTS)]
+
+
+class Scored(Policy):
+    """A trainer's model that returns log-probabilities in place of logits."""
+
+    def forward(self, ids: torch.Tensor, *given: Any) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        chosen = super().forward(ids, *given).log_softmax(-1)[:, :-1].gather(2, ids[:, 1:, None])[..., 0]
+        return {"loss": chosen.sum(), "log_probs": chosen}
+
+
+@pytest.mark.parametrize("batch", [64, 3], ids=["whole", "chunked"])
+def test_log_probabilities_that_the_programs_return(tmp_path: Path, batch: int) -> None:
+    """A sampler's, of the last tokens of each batch alone, and a trainer's: each at its token, and equal but for what
+    the other order of a sum makes. The last token, which no model is given, has one too.
+    """
+    trainer = Scored()
+    trainer.load_state_dict(policy().state_dict())
+    with rltrace.record(tmp_path / "a.zarr", rows="all", values="module=*"):  # type: ignore[operator]
+        Engine(policy(), batch=batch, sampler=Sampler()).generate(SEQUENCES, PROMPTS)
+    with rltrace.record(tmp_path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
+        trainer(*padded(SEQUENCES, left=False))["loss"].backward()
+    a, b = parse_given(str(tmp_path / "a.zarr"), [], "a"), parse_given(str(tmp_path / "b.zarr"), [], "b")
+    gap = effects_of(compare(*open_ranges(a, b))).gap
+    assert isinstance(gap, Gap), gap
+    assert (gap.n, gap.largest) == (SAMPLED - 2, pytest.approx(0, abs=1e-5))
+
+
+def test_an_engine_whose_model_is_compiled_is_named(tmp_path: Path) -> None:
+    """Only calls of the whole model are known then, and its output is not what the trainer's returns."""
+    with rltrace.record(tmp_path / "a.zarr", rows="module=PagedPolicy", values="module=*"):  # type: ignore[operator]
+        Engine(policy(), sampler=Sampler()).generate(SEQUENCES, PROMPTS)
+    with rltrace.record(tmp_path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
+        train(policy(), SEQUENCES)
+    a, b = parse_given(str(tmp_path / "a.zarr"), [], "a"), parse_given(str(tmp_path / "b.zarr"), [], "b")
+    parity = compare(*open_ranges(a, b)).parity
+    assert parity.verdict is ParityVerdict.UNDECIDED
+    assert parity.why.startswith("PagedPolicy of A calls no modules, as where it is compiled")
 
 
 def forward(ids: list[int], slots: Slots | None) -> Forward:
