@@ -53,9 +53,17 @@ class CallRange:
     facts: Mapping[int, Mapping[str, ActivationRows]] = field(default_factory=dict)
     """By number of a call, what an adapter declared of its batch: by name."""
 
+    ranks: Mapping[int, CallRange] = field(default_factory=dict)
+    """By number of a call, the other rank that it is of, where several are united."""
+
     @property
     def stream(self) -> str:
-        return "" if self.recorded is None else self.recorded.stream.name
+        ranks = dict.fromkeys(self.ranks.values())
+        return " and ".join(one.recorded.stream.name for one in (self, *ranks) if one.recorded is not None)
+
+    def rank_of(self, call: ModuleCall) -> CallRange:
+        """The call range of one stream that a call is of."""
+        return self.ranks.get(call.number, self)
 
     @cached_property
     def by_number(self) -> Mapping[int, ModuleCall]:
@@ -173,6 +181,27 @@ class CallRange:
         """Its elements as numbers, in its shape; None as of ``value``."""
         value = self.value(tensor)
         return None if value is None else value.numbers
+
+
+def united(ranks: Sequence[CallRange]) -> CallRange:
+    """The call ranges of data-parallel ranks as one; ops that are selected are those of the first."""
+    first, *others = ranks
+    calls, facts, of = list(first.calls), dict(first.facts), dict[int, CallRange]()
+    for rank in others:
+        ahead = calls[-1].number + 1
+        numbered = [
+            replace(call, number=call.number + ahead, parent=None if call.parent is None else call.parent + ahead)
+            for call in rank.calls
+        ]
+        calls += numbered
+        facts |= {number + ahead: named for number, named in rank.facts.items()}
+        of |= {call.number: rank for call in numbered}
+
+    def find(digest: int) -> Value | None:
+        return next((value for rank in ranks if (value := rank.find(digest)) is not None), None)
+
+    holes = [hole for rank in ranks for hole in rank.holes]
+    return replace(first, calls=tuple(calls), facts=facts, ranks=of, find=find, holes=holes)
 
 
 def split_facts(

@@ -10,10 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import combinations
 from pathlib import Path
 
 from rltrace.errors import UsageError
-from rltrace.extensions.parity.call_range import CallRange, RecordedStream, split_facts
+from rltrace.extensions.parity.call_range import CallRange, RecordedStream, inputs_of, split_facts, united
+from rltrace.extensions.parity.matching.forward_passes import IDS
 from rltrace.extensions.parity.selection import finds_call
 from rltrace.selectors import OP_KEYS, Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ModuleCall
@@ -84,11 +86,24 @@ def _call_range(side: str, trace: Trace, argument: TraceArgument, selects: Selec
     with_calls = [call_range for call_range in found if call_range.calls]
     if not with_calls:
         raise UsageError(_no_calls(side, trace, argument, streams, what))
+    if side == "b" and _are_data_parallel(with_calls):
+        return united(sorted(with_calls, key=lambda rank: rank.stream))
     if len(with_calls) > 1:
         names = [call_range.stream for call_range in with_calls]
         one = f"{argument.path}:{names[0]}"
         raise UsageError(f"{side.upper()} could be any of the streams {', '.join(names)}: name one, such as {one}")
     return with_calls[0]
+
+
+def _are_data_parallel(ranks: Sequence[CallRange]) -> bool:
+    """Whether these are the ranks of one model, each of which was given other tokens."""
+    roots = [{call.module for call in rank.outermost} for rank in ranks]
+    given = [
+        {tensor.whole for call in rank.outermost for tensor in inputs_of(call) if tensor.name in IDS} for rank in ranks
+    ]
+    names = {re.sub(r"^rank\d+/", "", rank.stream) for rank in ranks}
+    shared = any(one & other for one, other in combinations(given, 2))
+    return len(names) == 1 and all(given) and not shared and all(own == roots[0] for own in roots)
 
 
 def _streams(side: str, trace: Trace, argument: TraceArgument) -> Iterator[CallRange]:

@@ -94,12 +94,12 @@ def short_name(op: str) -> str:
 def own_ops(keying: Keying, call: ModuleCall) -> list[OwnOp]:
     """Ops of a call, without those of submodules that have a partner, views and allocations, in order. Raises
     HoleError."""
-    call_range = keying.call_range
+    call_range = keying.call_range.rank_of(call)
     if call_range.recorded is None:
         return []
     view = StreamView(call_range.recorded.process, call_range.recorded.stream)
     rows = view.read(call.first_row, min(call.end_row, view.rows)).rows
-    outer = (call, *call_range.around(call))[-1]
+    outer = (call, *keying.call_range.around(call))[-1]
     found = []
     for i in range(len(rows)):
         computes = not (rows.has(i, int(RowFlag.VIEW)) or rows.has(i, int(RowFlag.ALLOCATION)))

@@ -105,7 +105,7 @@ class CallRows:
         try:
             self._close(call)
             if call.recorded:
-                points = self._points(sources.of_call, call, call.args, result)
+                points = self._points(sources.of_call, call, call.args, result) if sources.gives_points else []
                 self._take(call, Part.OUTPUT, [("", result)])
                 self._take_all(call, points)
                 self._finish(call, 0)

@@ -47,6 +47,10 @@ class FactSources:
         self._batches += [] if batch is None else [batch]
         self._points += [] if points is None else [points]
 
+    @property
+    def gives_points(self) -> bool:
+        return bool(self._points)
+
     def of_batch(self) -> list[tuple[str, torch.Tensor]]:
         """(name, tensor) of each fact. Raises what a source raises."""
         with overrides_disabled():

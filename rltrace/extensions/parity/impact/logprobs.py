@@ -367,13 +367,8 @@ def _log_probabilities(call_range: CallRange, table: KeyedTable, rows: Numbers, 
 def _logits(side: Policy) -> Iterator[Logits]:
     for grid in side.keying.grids:
         call = next(reversed([grid.anchor, *side.call_range.around(grid.anchor)]))
-        found = (
-            _named_logits(side.keying, call)
-            or _only_output(side.keying, call, grid)
-            or _head_logits(side.keying, call, grid)
-        )
-        if found is not None:
-            yield found
+        found = _named_logits(side.keying, call) or _only_output(side.keying, call, grid)
+        yield from _head_logits(side.keying, call, grid) if found is None else [found]
 
 
 def _named_logits(keying: Keying, call: ModuleCall) -> Logits | None:
@@ -395,14 +390,16 @@ def _only_output(keying: Keying, call: ModuleCall, grid: TokenGrid) -> Logits | 
     return Logits(call, outputs[0].drop_unkeyed()) if size > grid.ids.max(initial=0) and size not in hidden else None
 
 
-def _head_logits(keying: Keying, outermost: ModuleCall, grid: TokenGrid) -> Logits | None:
-    """The output of a layer of ``HEADS``, within the model or beside it."""
+def _head_logits(keying: Keying, outermost: ModuleCall, grid: TokenGrid) -> Iterator[Logits]:
+    """The outputs of the first layer of ``HEADS``, within the model or beside it: several where a loss is computed in
+    chunks."""
+    module = ""
     for call in keying.call_range.calls:
         if _last(call.module) in HEADS and keying.grid(call) is grid and call is not outermost:
             found = next(iter(_outputs(keying, call)), None)
-            if found is not None:
-                return Logits(call, found.drop_unkeyed())
-    return None
+            if found is not None and module in ("", call.module):
+                module = call.module
+                yield Logits(call, found.drop_unkeyed())
 
 
 def _outputs(keying: Keying, call: ModuleCall) -> Iterator[KeyedRows]:
