@@ -133,24 +133,21 @@ them."""
 
 
 def _unexplained(report: ParityReport) -> str:
-    """That log-probabilities differ by more than the outputs of the models explain; else empty."""
+    """That log-probabilities differ, where nothing else was compared or by more than the outputs of the models explain;
+    else empty."""
     gap, compared = report.effects.gap, report.parity.compared
-    distance = compared[-1].distance if compared else None
+    if not isinstance(gap, Gap) or not gap.largest:
+        return ""
+    found = f"log-probabilities differ by up to {gap.largest:.2g}"
+    if not compared:
+        return found
+    distance = compared[-1].distance
+    if distance is None and compared[-1].differing:  # values were not recorded
+        return ""
     apart = 0.0 if distance is None else distance.absolute
-    if (
-        not compared
-        or not isinstance(gap, Gap)
-        or not gap.largest
-        or apart is None
-        or gap.largest <= UNEXPLAINED * apart
-    ):
+    if apart is None or gap.largest <= UNEXPLAINED * apart:
         return ""
-    if compared and compared[-1].differing and distance is None:  # values were not recorded
-        return ""
-    return (
-        f"log-probabilities differ by up to {gap.largest:.2g}, and the last outputs by {apart:.1g}: what differs is "
-        "computed from these outputs"
-    )
+    return f"{found}, and the last outputs by {apart:.1g}: what differs is computed from these outputs"
 
 
 def _final_outputs(parity: Parity) -> str:

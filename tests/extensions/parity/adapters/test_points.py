@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from rltrace.errors import UsageError
+from rltrace.extensions import parity
 from rltrace.extensions.parity.adapters import torchtitan, vllm
 from rltrace.extensions.parity.adapters.checkpoint_names import CheckpointNames, modules_of
 from rltrace.recorder.capture.call_facts import Called
@@ -99,3 +101,13 @@ def test_another_version_is_refused(adapter: Any, library: str, monkeypatch: pyt
     monkeypatch.setitem(adapter.sys.modules, library, SimpleNamespace(__version__="99.1"))
     with pytest.raises(UsageError, match=r"99\.1"):
         adapter.start(None, "")
+
+
+@pytest.mark.parametrize("rows", [(), ("all",)])
+def test_an_adapter_of_your_own_is_found(rows: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its entry point, beside those that are here; all of them only where rows are recorded."""
+    own = metadata.EntryPoint("mylib", "my.adapter:start", parity.ADAPTERS)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [own] if group == parity.ADAPTERS else [])
+    options: Any = SimpleNamespace(rows=rows, rerun=None)
+    found = parity.EXTENSION.recorders(options)
+    assert (found.get("mylib"), "vllm" in found) == (("my.adapter:start", True) if rows else (None, False))

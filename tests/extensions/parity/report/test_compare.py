@@ -186,6 +186,14 @@ def test_a_gap_that_no_output_explains_is_said_first(largest: float, said: bool)
     assert lead.startswith("  Log-probabilities differ by up to 1.6") is said
 
 
+def test_a_gap_is_said_first_where_nothing_else_was_compared() -> None:
+    """As where the model of an engine is compiled as a whole."""
+    gap = Gap("what the programs computed", 4, 0, 0, 0.02, 0.094, 0.1, 0.1)
+    parity = replace(DIFFERS, verdict=ParityVerdict.UNDECIDED, modules=(), origins=(), why="no module")
+    lead = document_text(parity_document(ParityReport(None, (), parity, Effects(gap, ())))).splitlines()[1:3]
+    assert lead == ["  Log-probabilities differ by up to 0.094.", "  No module."]
+
+
 def test_values_that_were_not_kept_are_said_to_be_unknown() -> None:
     parity = replace(DIFFERS, modules=(module("Policy", 40, distance=None),))
     assert "The outputs of Policy differ in 40 of 80 rows." in text_of(parity)
