@@ -571,6 +571,11 @@ def _input_origin(
     calls, place, counts = calls_of(tensor, at), (tensor, at), (rows, len(tensor.pairs.ids))
     outer = a.call_range.parent(calls[0]), b.call_range.parent(calls[1])
     name, path = tensor.name.b or "its input", counted.result.path
+    grid = b.grid(calls[1])
+    if None in outer and grid is not None and grid.ids is not None and tensor.dtype.b not in WHOLE_NUMBERS:
+        text = f"{name} of {path.b} differs already, and what computes it is not compared"
+        first = FirstOp(Pair(None, None), (), Reason.INPUTS, text)
+        return _module_origin(path, counts, calls, place, first, own=False)
     if outer[0] is None or outer[1] is None:
         text = f"{name} of {path.b}, which the program passes in, differs between the two sides"
         first = FirstOp(Pair(None, None), (), Reason.INPUTS, text)

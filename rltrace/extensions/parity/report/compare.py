@@ -74,7 +74,7 @@ def parity_document(report: ParityReport) -> Document:
     """The first module that diverges, why, what it amounts to, all modules, and what was not compared."""
     parity = report.parity
     sections = (
-        Section("first", "First module whose inputs agree and whose outputs differ", facts=tuple(_first(parity))),
+        Section("first", _title(parity), facts=tuple(_first(parity))),
         *effects_sections(report.effects),
         Section(
             "others",
@@ -127,6 +127,15 @@ def _missing(side: ParitySide, other: str) -> Iterator[str]:
         yield f"{side.unknown:,} more in sequences whose beginning is unknown"
 
 
+def _title(parity: Parity) -> str:
+    given = parity.first is not None and parity.first.reason is Reason.INPUTS
+    return (
+        "First module that is given something else"
+        if given
+        else "First module whose inputs agree and whose outputs differ"
+    )
+
+
 UNEXPLAINED = 1_000.0
 """Log-probabilities of two models' logits differ by at most twice as much as these; what exceeds it by far is not of
 them."""
@@ -170,7 +179,8 @@ def _first(parity: Parity) -> Iterator[Fact]:
     yield Fact("module", (Code(str(origin.path.b)), renamed))
     if origin.own:
         yield Fact("", "(its own ops: no module that it calls explains it)")
-    yield Fact("rows", f"{origin.rows:,} of {origin.of:,} whose inputs agree; the first is {origin.row}")
+    which = "that both computed" if origin.reason is Reason.INPUTS else "whose inputs agree"
+    yield Fact("rows", f"{origin.rows:,} of {origin.of:,} {which}; the first is {origin.row}")
     yield Fact("computed", f"call {origin.call.a} of A, call {origin.call.b} of B")
     if origin.op.a is not None or origin.op.b is not None:
         yield from _pair_of_ops("op", origin.op)

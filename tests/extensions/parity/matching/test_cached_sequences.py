@@ -135,16 +135,25 @@ def test_log_probabilities_that_the_programs_return(tmp_path: Path, batch: int) 
     assert (gap.n, gap.largest) == (SAMPLED - 2, pytest.approx(0, abs=1e-5))
 
 
-def test_an_engine_whose_model_is_compiled_is_named(tmp_path: Path) -> None:
-    """Only calls of the whole model are known then, and its output is not what the trainer's returns."""
-    with rltrace.record(tmp_path / "a.zarr", rows="module=PagedPolicy", values="module=*"):  # type: ignore[operator]
+@pytest.mark.parametrize("head", [False, True])
+def test_an_engine_whose_model_is_compiled_is_named(tmp_path: Path, head: bool) -> None:
+    """Only calls of the whole model are known then, and its output is not what the trainer's returns; or of its head
+    too, whose input the program does not pass in.
+    """
+    rows = ["module=PagedPolicy", *(["module=PagedPolicy.head"] if head else [])]
+    with rltrace.record(tmp_path / "a.zarr", rows=rows, values="module=*"):  # type: ignore[operator]
         Engine(policy(), sampler=Sampler()).generate(SEQUENCES, PROMPTS)
     with rltrace.record(tmp_path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
-        train(policy(), SEQUENCES)
+        train(policy(twist="arguments", at="layers.1.up"), SEQUENCES)
     a, b = parse_given(str(tmp_path / "a.zarr"), [], "a"), parse_given(str(tmp_path / "b.zarr"), [], "b")
     parity = compare(*open_ranges(a, b)).parity
-    assert parity.verdict is ParityVerdict.UNDECIDED
-    assert parity.why.startswith("PagedPolicy of A calls no modules, as where it is compiled")
+    if not head:
+        assert parity.verdict is ParityVerdict.UNDECIDED
+        assert parity.why.startswith("PagedPolicy of A calls no modules, as where it is compiled")
+        return
+    (first,) = parity.origins
+    assert (parity.verdict, first.path.b, first.reason) == (ParityVerdict.DIFFERS, "Policy.head", Reason.INPUTS)
+    assert first.explanation == "x of Policy.head differs already, and what computes it is not compared"
 
 
 def forward(ids: list[int], slots: Slots | None) -> Forward:
