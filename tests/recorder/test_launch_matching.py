@@ -169,15 +169,31 @@ def test_a_launch_is_the_op_s_that_made_it(late: bool) -> None:
     assert joined.strays == ()
 
 
+def test_the_recorders_own_work_is_no_operator_of_a_call() -> None:
+    """At any depth: neither what ran nor what was launched for a digest."""
+    events = [*CALLS, host("aten::fill_", 14, 15, 30), kernel("fill", 305, 23, 30)]
+    assert [[name for name, _ in call.ran] for call in brackets(events)] == [["aten::addmm"], ["mine::op"]]
+    assert join(events, OPS) == join(CALLS, OPS)
+
+
+def test_of_calls_within_each_other_the_inner_one_is_the_recorders() -> None:
+    """A mode above the recorder's passes the op down; a mode within a region runs for the region's row."""
+    inside = [host(BRACKET, 20, 60, 2), host("aten::copy_", 30, 40, 3)]
+    assert [call.start for call in brackets([host(BRACKET, 10, 90, 1), *inside])] == [20]
+    assert [call.start for call in brackets([host(REGION, 10, 90, 1), *inside])] == [10]
+
+
 def test_a_call_may_run_several_operators() -> None:
     """The row's is one of them, with its own launches; a row of an operator that did not run has none."""
     events = [
         host(BRACKET, 10, 90, 1),
         host("mine::first", 20, 30, 2),
         host("mine::second", 40, 50, 3),
-        *(kernel("one", 300, 20, 2), kernel("two", 310, 21, 3)),
+        *(kernel("one", 300, 20, 2), kernel("two", 310, 21, 3), kernel("stray", 320, 22, 0)),
     ]
-    assert [launch.name for launch in join(events, ["mine.second.default"]).launches[0]] == ["two"]
+    joined = join(events, ["mine.second.default"])
+    assert [launch.name for launch in joined.launches[0]] == ["two"] and joined.strays == (("stray", "", 1),)
+    assert [launch.name for call in brackets(events) for launch in call.launches] == ["one", "two"]
     assert "ran mine::first, mine::second, its row" in join(events, ["mine.third.default"]).why
 
 
@@ -246,3 +262,5 @@ def test_a_drivers_call_within_the_runtimes_started_nothing_of_its_own() -> None
         assert join([*CALLS, outer, within, kernel("sgemm", 300, 70, 5)], OPS).lost == frozenset()
     assert join([*CALLS, outer, inner._replace(end=59), kernel("sgemm", 300, 70, 5)], OPS).lost == {0}
     assert join([*CALLS, outer, inner], OPS).lost == {0}
+    first = [host(BRACKET, 0, 9, 2), host("aten::mm", 0, 9, 5), runtime("cudaLaunchKernel", 0, 1, 70, 5)]
+    assert join(first, ["aten.mm.default"]).lost == {0}

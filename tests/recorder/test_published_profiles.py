@@ -272,3 +272,70 @@ def test_a_copy_that_is_missing_beside_nothing_else_is_lost() -> None:
         call = host(name, PROGRAM, 12, 3, 7)._replace(runtime=True)
         events = [host(BRACKET, PROGRAM, 9, 20), host("aten::copy_", PROGRAM, 10, 10, 3), call]
         assert join(events, ["aten.copy_.default"]).lost == {0}, name
+
+
+OTHERS = {  # ops from the outside in, the row's last: name, start, duration, id; calls; what ran: CUPTI's id, the op's
+    "MI250": (
+        [("aten::to", 127.4, 172.4, 5), ("aten::_to_copy", 137.5, 146.2, 6), ("aten::copy_", 182.9, 84.6, 8)],
+        [("hipMemcpyWithStream", 189.6, 60.2, 117, 8)],
+        [("Memcpy HtoD (Host -> Device)", 205.5, 22.4, 117, 8)],
+    ),
+    "A100": (  # no call names an op
+        [
+            ("aten::_convolution", 30_525_553, 10_841_121.3, 181),
+            ("aten::cudnn_convolution", 30_525_577, 10_840_892, 182),
+        ],
+        [("cudaLaunchKernel", 38_310_706, 3_055_567, 5110, 0), ("cudaLaunchKernel", 41_366_294, 18.4, 5112, 0)],
+        [
+            ("void cask_cudnn::computeOffsetsKernel<false, false>(cask_cudnn::Params)", 41_366_270, 4, 5110, 0),
+            ("cudnn_ampere_scudnn_128x64_relu_xregs_large_nn_v1", 41_366_307, 1_035, 5112, 0),
+        ],
+    ),
+    "B200": (
+        [("aten::linear", 6439.4, 1734, 249), ("aten::addmm", 6458.3, 1707.6, 253)],
+        [("cuLaunchKernelEx", 8122.6, 28.6, 377, 253)],
+        [("nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT", 8149.7, 7.9, 377, 253)],
+    ),
+}
+"""From profiles of a small training program on an MI250 and of AlexNet on an A100 (HolisticTraceAnalysis, tests/data),
+and of vLLM on a B200 (TraceLens, tests/traces/b200)."""
+
+
+@pytest.mark.parametrize("device", OTHERS)
+def test_one_row_on_other_devices(device: str) -> None:
+    """Composite ops around it, calls of ROCm's runtime and of CUDA's driver, calls that name no op."""
+    ops, calls, ran = OTHERS[device]
+    *outer, (name, start, took, id_) = ops
+    events = [
+        *(host(op, PROGRAM, begin, whole, number) for op, begin, whole, number in outer),
+        host(BRACKET, PROGRAM, start - 0.1, took + 0.2),
+        host(name, PROGRAM, start, took, id_),
+        *(host(call, PROGRAM, *at)._replace(linked=op, runtime=True) for call, *at, op in calls),
+        *(host(kernel, 0, *at)._replace(linked=op, device=True) for kernel, *at, op in ran),
+    ]
+    joined = join(events, [f"{name.replace('::', '.')}.default"])
+    assert (joined.why, joined.lost, joined.strays) == ("", frozenset(), ())
+    assert [launch.name for launch in joined.launches[0]] == [kernel for kernel, *_ in ran]
+
+
+def test_kernels_of_a_graph_launch_are_no_rows() -> None:
+    """One call of SGLang's decoding on an MI300X starts hundreds: they are counted by name and by the call."""
+    call = host("hipGraphLaunch", PROGRAM, 463_751.9, 1572.6, 92_178)._replace(runtime=True)
+    kernels = [
+        ("vectorized_gather_kernel", 463_765.9),
+        ("add_rmsnorm_quant_kernel", 463_779.4),
+        ("Cijk_Alik_Bljk_BBS_BH", 463_785.1),
+        ("add_rmsnorm_quant_kernel", 463_810.2),
+    ]
+    ran = [host(name, 0, start, 5, 92_178)._replace(device=True) for name, start in kernels]
+    around = [host(BRACKET, PROGRAM, 10, 20, 2), host("aten::mm", PROGRAM, 11, 18, 3)]
+    joined = join([*around, call, *ran], ["aten.mm.default"])
+    assert (joined.why, joined.launches) == ("", ((),))
+    assert joined.strays == tuple(
+        (name, "hipGraphLaunch", count)
+        for name, count in (
+            ("vectorized_gather_kernel", 1),
+            ("add_rmsnorm_quant_kernel", 2),
+            ("Cijk_Alik_Bljk_BBS_BH", 1),
+        )
+    )

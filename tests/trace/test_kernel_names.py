@@ -148,6 +148,13 @@ PRODUCTS = [
     ("cutlass_75_tensorop_s1688gemm_planar_complex_f16_64x64_nn_align1", "cutlass", "sm75", "64×64", "complex fp16"),
     ("cutlass_80_tensorop_z884gemm_64x32_16x4_nt_align1", "cutlass", "sm80", "64×32", "complex fp64"),
     ("cutlass3x_sm90_simt_sgemm_f32_f32_f32_f32_f32_128x64x8_1x1x1_0_tnn_align1", "cutlass", "sm90", "128×64", "fp32"),
+    (
+        "cutlass3x_sm90_tensorop_s64x128x8gemm_f32_f32_f32_f32_f32_128x128x32_1x1x1_0_tnn_align4",
+        "cutlass",
+        "sm90",
+        "128×128",
+        "tf32",
+    ),
     ("ampere_s1688gemm_128x128_ldg4_stages_32x3_nn", "cuBLAS", "ampere", "128×128", "tf32"),
     ("cutlass_75_tensorop_bf16_s1688gemm_256x128_nn_align1", "cutlass", "sm75", "256×128", "bf16"),
     ("ampere_gcgemm_64x64_nt", "cuBLAS", "ampere", "64×64", "complex fp32"),
@@ -375,6 +382,7 @@ OTHERS = [
         "Rmsnorm2dFwd<Rmsnorm2dFwdPipelineOnePass bfloat16> ~703e",
         "Composable Kernel",
     ),
+    ("_Z11mine_kernelILi4EDF16bLi8EEvPT_", "mine_kernel<4 bfloat16 8>", ""),
     (
         "triton_red_fused_add_addmm_mul_native_layer_norm_split_unsqueeze_view_18",
         "triton_red_fused_add_addmm_mul_…plit_unsqueeze_view_18 ~d86f",
@@ -483,6 +491,8 @@ def test_a_precision_that_is_not_clear_is_not_said() -> None:
     assert read_name("cutlass_80_tensorop_s16816gemm_x_f16_bf16_64x64_nn").precision == ""
     assert read_name("ampere_foogemm_64x64_nn").words == "cuBLAS 64×64"
     assert read_name("sm80_xmma_gemm_execute_tilesize64x64x32").words == "cuBLAS 64×64"
+    assert read_name("sm80_xmma_gemm_execute_tilesize64x64x32").precision == ""
+    assert read_name("void flash::prepare_varlen_num_blocks_kernel<1, true>(int)").operation == ""
     both = "void cutlass::device_kernel<G<cutlass::half_t, cutlass::bfloat16_t> >(int)"
     assert read_name(both).precision == ""
 
@@ -495,6 +505,13 @@ REDUCTION = (
 ALIKE = [
     (REDUCTION, REDUCTION.replace("bool, 4> >(", "bool, 4, 4> >("), "", " (… 4)"),
     ("void f<at::native::A<1>>(int)", "void f<at::native::A<2>>(int)", " (… A 1)", " (… A 2)"),
+    (
+        TENSILE.replace("NTA0_NEPBS8", "NLCA1_NLCB1_ONLL1_PGR2_PLR1"),
+        TENSILE.replace("NTA0_NEPBS8", "NLCA3_NLCB3_ONLL0_PGR1_PLR0"),
+        " (… NLCA1 NLCB1 ONLL1 PGR2 …)",
+        " (… NLCA3 NLCB3 ONLL0 PGR1 …)",
+    ),
+    ("_ZN7ck_tile6kentryILi1ENS_4NormEEEvv", "_ZN7ck_tile6kentryILi2ENS_4NormEEEvv", " (… 1)", " (… 2)"),
     (TENSILE, TENSILE.replace("NTA0_NEPBS8", "NTA4_NEPBS16"), " (… NTA0 NEPBS8)", " (… NTA4 NEPBS16)"),
     (
         "_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdILNS_21Rmsnorm2dFusedAddEnumE0EEEEEvDpT1_",

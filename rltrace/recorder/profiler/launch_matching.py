@@ -150,7 +150,7 @@ def join(
     threads = dict.fromkeys(bracket.thread for bracket in found)
     by_thread = [[bracket for bracket in found if bracket.thread == thread] for thread in threads]
     rows = list(_expected(ops, raised))
-    for chosen in (found, *(by_thread if len(by_thread) > 1 else ())):
+    for chosen in (found, *by_thread):
         missing = len(rows) - len(chosen)
         if missing in (0, int(unfinished)) and _first_mismatch(chosen, rows) is None:
             pairs = [(row, call, op) for (row, op), call in zip(rows, chosen, strict=False) if row is not None]
@@ -243,7 +243,7 @@ class _Profile:
         """Assign ``events`` of one thread, in the order of their starts, outer ones first."""
         names, owners, found = self._names, self._owners, self._found
         ends: list[int] = []
-        called = -1
+        called = 0
         around: list[tuple[int, _Call | None, int, bool]] = []
         """Of each enclosing event: its id, its bracket, its operator's index, whether it is the recorder's own work."""
         for event in events:
@@ -325,8 +325,7 @@ def _threads(events: Sequence[ProfilerEvent]) -> Iterator[list[ProfilerEvent]]:
 @lru_cache(maxsize=4096)
 def _plain(op: str) -> str:
     """``aten::addmm`` of ``aten.addmm.default``."""
-    parts = op.split(".")
-    return "::".join(parts[:2]) if len(parts) > 1 else op
+    return "::".join(op.split(".")[:2])
 
 
 REGIONS: Final = (_plain(REGION_OP), *(start.replace(".", "::") for start in LAUNCH_ROWS))

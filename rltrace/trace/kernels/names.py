@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from zlib import crc32
 
@@ -57,8 +57,7 @@ def _gemm_precision(full: str) -> str:
     if found is None:
         return ""
     letter, shape, inside, planar, after = found.groups()
-    before = re.search(rf"_({_NAMED})_$", full[: found.start(1)])
-    named = inside or after or (before[1] if before else "")
+    named = inside or after
     if not named and letter == "s" and shape is not None:  # on tensor cores
         others = {*re.findall(rf"(?<![a-z0-9])({_NAMED})(?![a-z0-9])", full)}
         if len(others) > 1:
@@ -173,9 +172,9 @@ def _cutlass_3(full: str, found: re.Match[str]) -> Fields:
     return Fields(library, f"sm{found['arch']}", _tile(found["tile"]), scaled + precision)
 
 
-def _of_maker(library: str) -> Reader:
+def _of_maker(library: str, full: str, found: re.Match[str]) -> Fields:
     """``ampere_sgemm_128x64_tn``."""
-    return lambda full, found: Fields(library, found["arch"], _tile(found["tile"]), _gemm_precision(full))
+    return Fields(library, found["arch"], _tile(found["tile"]), _gemm_precision(full))
 
 
 def _xmma(full: str, found: re.Match[str]) -> Fields:
@@ -261,13 +260,13 @@ def _cute_tile(full: str) -> tuple[str, str, str] | None:
     )
 
 
-def _plain(library: str, precision: str = "") -> Reader:
-    return lambda full, found: Fields(library, precision=precision)
+def _plain(library: str, full: str, found: re.Match[str]) -> Fields:
+    return Fields(library)
 
 
-def _magma(precision: str) -> Reader:
+def _magma(precision: str, full: str, found: re.Match[str]) -> Fields:
     """cuBLAS has a copy of some of MAGMA's kernels."""
-    return lambda full, found: Fields("cuBLAS (MAGMA)" if "cublas" in full else "MAGMA", precision=precision)
+    return Fields("cuBLAS (MAGMA)" if "cublas" in full else "MAGMA", precision=precision)
 
 
 def _tile(text: str | None) -> str:
@@ -294,8 +293,8 @@ FORMS: tuple[tuple[re.Pattern[str], Reader], ...] = (
         _cutlass,
     ),
     (re.compile(r"cutlass(?:3x_sm(?P<arch>\d+))?_(?:tensorop|simt)_\w*?_(?P<tile>\d+x\d+)(?=_|$)"), _cutlass),
-    (re.compile(rf"{_ARCHITECTURE}_\w*?cudnn\w*?_(?P<tile>\d+x\d+)"), _of_maker("cuDNN")),
-    (re.compile(rf"{_ARCHITECTURE}_\w*?gemm\w*?_(?P<tile>\d+x\d+)"), _of_maker("cuBLAS")),
+    (re.compile(rf"{_ARCHITECTURE}_\w*?cudnn\w*?_(?P<tile>\d+x\d+)"), partial(_of_maker, "cuDNN")),
+    (re.compile(rf"{_ARCHITECTURE}_\w*?gemm\w*?_(?P<tile>\d+x\d+)"), partial(_of_maker, "cuBLAS")),
     (re.compile(r"\b(?P<arch>sm\d+)_xmma_"), _xmma),
     (
         re.compile(
@@ -309,21 +308,21 @@ FORMS: tuple[tuple[re.Pattern[str], Reader], ...] = (
         _miopen,
     ),
     (re.compile(r"^(?:void )?cutlass\w*::|^_ZN\d+cutlass"), _templated_cutlass),
-    (re.compile(r"\bnccl\w*Kernel"), _plain("NCCL")),
-    (re.compile(r"magma_sgemm"), _magma("fp32")),
-    (re.compile(r"magma_dgemm"), _magma("fp64")),
+    (re.compile(r"\bnccl\w*Kernel"), partial(_plain, "NCCL")),
+    (re.compile(r"magma_sgemm"), partial(_magma, "fp32")),
+    (re.compile(r"magma_dgemm"), partial(_magma, "fp64")),
     (
         re.compile(r"cublas|gemv\w*_kernel|gemmSN_\w+|splitKreduce_kernel|\bdot_kernel|\breduce_1Block_kernel"),
-        _plain("cuBLAS"),
+        partial(_plain, "cuBLAS"),
     ),
-    (re.compile(r"cudnn|implicit_convolve_|precomputed_convolve_|winograd"), _plain("cuDNN")),
-    (re.compile(r"^triton_(?:poi|red|per|tem|mm|for|spl)_"), _plain("Inductor")),
-    (re.compile(r"^(?:\[CUDA )?(?:[Mm]emcpy|[Mm]emset)|^__amd_rocclr_"), _plain("memory")),
-    (re.compile(r"^(?:void )?(?:at_cuda_detail::)?(?:hip)?cub::"), _plain("CUB")),
-    (re.compile(r"^(?:void )?(?:at_cuda_detail::)?thrust::"), _plain("Thrust")),
-    (re.compile(r"^(?:void )?rocprim::"), _plain("rocPRIM")),
-    (re.compile(r"^(?:void )?ck(?:_tile)?::|^_ZN(?:2ck|7ck_tile)"), _plain("Composable Kernel")),
-    (re.compile(r"\bat::|\bat_cuda_detail::|softmax_warp_|^_ZN2at"), _plain("ATen")),
+    (re.compile(r"cudnn|implicit_convolve_|precomputed_convolve_|winograd"), partial(_plain, "cuDNN")),
+    (re.compile(r"^triton_(?:poi|red|per|tem|mm|for|spl)_"), partial(_plain, "Inductor")),
+    (re.compile(r"^(?:\[CUDA )?(?:[Mm]emcpy|[Mm]emset)|^__amd_rocclr_"), partial(_plain, "memory")),
+    (re.compile(r"^(?:void )?(?:at_cuda_detail::)?(?:hip)?cub::"), partial(_plain, "CUB")),
+    (re.compile(r"^(?:void )?(?:at_cuda_detail::)?thrust::"), partial(_plain, "Thrust")),
+    (re.compile(r"^(?:void )?rocprim::"), partial(_plain, "rocPRIM")),
+    (re.compile(r"^(?:void )?ck(?:_tile)?::|^_ZN(?:2ck|7ck_tile)"), partial(_plain, "Composable Kernel")),
+    (re.compile(r"\bat::|\bat_cuda_detail::|softmax_warp_|^_ZN2at"), partial(_plain, "ATen")),
 )
 """The first pattern that is found counts."""
 
@@ -428,11 +427,10 @@ def _shortened(full: str) -> tuple[str, bool]:
         first = literals.pop(0) if literals and tokens[0] == literals[0] else ""
         return _templated(base, [token for token in tokens if not token.isdigit()], first, literals)
     name = _function(plain)
-    start = name.find("<")
-    if start < 0:
+    if "<" not in name:
         short = plain if " " in name else name.rpartition("::")[2] or name
         return short, len(short) > MAX_SHORT
-    head, inside = name[:start], name[start + 1 :]
+    head, _, inside = name.partition("<")
     inside = inside[: _closing(inside)]
     base = head.rpartition("::")[2]
     if base == "kernel":  # distinct only with its namespace
