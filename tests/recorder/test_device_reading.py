@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,8 @@ from torch import nn
 
 from rltrace.digest import PAGE_BYTES, digest_buffer, seed_of
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.digests import torch_backend
-from rltrace.recorder.digests.layouts import Layouts
+from rltrace.recorder.digests import backend, layouts, torch_backend
+from rltrace.recorder.digests.layouts import Layouts, logical_bytes
 from rltrace.recorder.digests.tensor_digest import TensorDigests, digest_on_device, digests_on_device
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -73,6 +75,32 @@ def test_more_pages_than_are_digested_in_one_go(monkeypatch: pytest.MonkeyPatch)
     seeds = list(range(len(data)))
     expected = [digest_buffer(each, seed) for each, seed in zip(data, seeds, strict=True)]
     assert digests_on_device([torch.from_numpy(each) for each in data], seeds) == expected
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda words: words.view(300, 700).t(),
+        lambda words: words.view(1, 525, 400)[:, 3:, 1:],
+        lambda words: words.view(torch.complex64).view(250, 420).t().conj(),
+        lambda words: words.view(1050, 200)[::2].expand(1, 1, -1, -1),
+        lambda words: words[:70_000].view(70, 1000).expand(3, 70, 1000),
+        lambda words: words.view(3, 2, 35_000)[::2].transpose(0, 1)[..., 1:],
+    ],
+)
+def test_a_large_tensor_is_condensed_slab_by_slab(make: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strided, conjugated or expanded one has the digest of its logical bytes, and is never copied as a whole."""
+    monkeypatch.setattr(layouts, "SLAB_BYTES", 5 * PAGE_BYTES)
+    copied: list[int] = []
+    monkeypatch.setattr(
+        backend, "logical_bytes", lambda part: copied.append(part.numel() * part.element_size()) or logical_bytes(part)
+    )
+    tensor = make(torch.randn(210_000))
+    assert digests_on_device([tensor, torch.ones(3)], [7, 8]) == [
+        digest_buffer(logical_bytes(tensor).numpy(), 7),
+        digest_buffer(np.ones(3, np.float32), 8),
+    ]
+    assert len(copied) > 5 and max(copied) <= layouts.SLAB_BYTES
 
 
 def test_several_tensors_of_all_kinds() -> None:

@@ -176,6 +176,14 @@ def test_the_recorders_own_work_is_no_operator_of_a_call() -> None:
     assert join(events, OPS) == join(CALLS, OPS)
 
 
+def test_what_ends_later_or_begins_at_the_end_is_not_within_a_call() -> None:
+    """Whatever lies between: only what is within it was run by it."""
+    events = [host(BRACKET, 10, 20, 2), host("aten::mm", 12, 14, 3), host("aten::add", 16, 25, 4)]
+    assert [name for call in brackets(events) for name, _ in call.ran] == ["aten::mm"]
+    events[2] = host("aten::add", 20, 20, 4)
+    assert [name for call in brackets(events) for name, _ in call.ran] == ["aten::mm"]
+
+
 def test_of_calls_within_each_other_the_inner_one_is_the_recorders() -> None:
     """A mode above the recorder's passes the op down; a mode within a region runs for the region's row."""
     inside = [host(BRACKET, 20, 60, 2), host("aten::copy_", 30, 40, 3)]
@@ -189,10 +197,12 @@ def test_a_call_may_run_several_operators() -> None:
         host(BRACKET, 10, 90, 1),
         host("mine::first", 20, 30, 2),
         host("mine::second", 40, 50, 3),
+        runtime("cudaLaunchKernel", 95, 96, 30),
         *(kernel("one", 300, 20, 2), kernel("two", 310, 21, 3), kernel("stray", 320, 22, 0)),
     ]
     joined = join(events, ["mine.second.default"])
-    assert [launch.name for launch in joined.launches[0]] == ["two"] and joined.strays == (("stray", "", 1),)
+    assert [launch.name for launch in joined.launches[0]] == ["two"] and joined.lost == frozenset()
+    assert joined.strays == (("stray", "", 1),)
     assert [launch.name for call in brackets(events) for launch in call.launches] == ["one", "two"]
     assert "ran mine::first, mine::second, its row" in join(events, ["mine.third.default"]).why
 

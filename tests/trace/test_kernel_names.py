@@ -223,7 +223,7 @@ OPERATIONS = [
     ),
     (
         "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwd"
-        "Sm90<2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<128>, cute::C<176>,"
+        "Sm90<2, cute::tuple<cute::C<8>, cute::C<8>, cute::C<8> >, cute::tuple<cute::C<128>, cute::C<176>,"
         " cute::C<128> >, 128, cutlass::bfloat16_t, float, cutlass::arch::Sm90, false> > > >(flash::Params)",
         "flash attention forward head-128 128×176 bf16",
         "sm90",
@@ -383,6 +383,7 @@ OTHERS = [
         "Composable Kernel",
     ),
     ("_Z11mine_kernelILi4EDF16bLi8EEvPT_", "mine_kernel<4 bfloat16 8>", ""),
+    ("_Z11mine_kernelILi4E3a b", "mine_kernel<4>", ""),
     (
         "triton_red_fused_add_addmm_mul_native_layer_norm_split_unsqueeze_view_18",
         "triton_red_fused_add_addmm_mul_…plit_unsqueeze_view_18 ~d86f",
@@ -490,6 +491,7 @@ def test_a_precision_that_is_not_clear_is_not_said() -> None:
     """Two types that the name does not tie to the operands, or none at all."""
     assert read_name("cutlass_80_tensorop_s16816gemm_x_f16_bf16_64x64_nn").precision == ""
     assert read_name("ampere_foogemm_64x64_nn").words == "cuBLAS 64×64"
+    assert read_name("ampere_foogemm_64x64_nn").precision == ""
     assert read_name("sm80_xmma_gemm_execute_tilesize64x64x32").words == "cuBLAS 64×64"
     assert read_name("sm80_xmma_gemm_execute_tilesize64x64x32").precision == ""
     assert read_name("void flash::prepare_varlen_num_blocks_kernel<1, true>(int)").operation == ""
@@ -537,6 +539,16 @@ def test_names_that_differ_in_more_than_there_is_room_for_have_checksums() -> No
     shown = distinct_names(names)
     assert len(set(shown)) == len(names) and max(map(len, shown)) <= MAX_SHORT
     assert distinct_names(names) == shown
+    two = [f"{TENSILE}_QQQQQQQQQ_RRRRRRRRRRRR_S{n}" for n in (1, 2)]
+    *alike, other = distinct_names([*two, f"{TENSILE}_T"])
+    assert [len(name.rpartition(" ~")[2]) for name in alike] == [4, 4] and alike[0] != alike[1]
+    assert other == "Tensile gfx942 BBS MT32x32x256 MI16x16 SK (… T)"
+
+
+def test_a_long_name_with_a_long_tail_is_cut_in_its_middle() -> None:
+    """Half of what there is room for is its beginning."""
+    one, other = (TENSILE.replace("NTA0_NEPBS8", f"NLCA{n}_NLCB{n}_ONLL{n}_PGR{n}") for n in (1, 2))
+    assert distinct_names([one, other])[0] == "Tensile gfx942 B…2x256 MI16x16 SK (… NLCA1 NLCB1 ONLL1 PGR1)"
 
 
 def test_a_difference_of_kernels_in_a_sentence() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ from rltrace.digest.gpu import CHUNK_BYTES, WARPS
 from rltrace.masking import masked_text
 from rltrace.recorder.base.isolation import exclude_new_modules
 from rltrace.recorder.digests import torch_backend
+from rltrace.recorder.digests.layouts import is_plain, logical_bytes, slabs
 from rltrace.recorder.digests.torch_backend import (
     PAGES_AT_ONCE,
     START,
@@ -48,12 +49,33 @@ _lock = threading.Lock()
 def condense(tensors: Sequence[torch.Tensor], seeds: Sequence[int], into: torch.Tensor, at: int) -> None:
     """Condense tensors one after the other into ``into``, on the current stream, without waiting.
 
-    ``tensors``: contiguous, on one device, each under its seed. ``into``: int64 [words], contiguous, on that device;
-    written from word ``at`` on. Padding bytes of a last word are not written. On a CUDA device the first call waits,
-    for seconds where the kernels have to be compiled. Not while a stream is being captured.
+    ``tensors``: as ``as_condensed`` returns them, on one device, each under its seed. ``into``: int64 [words],
+    contiguous, on that device; written from word ``at`` on. Padding bytes of a last word are not written. Not while a
+    stream is being captured. On a CUDA device the first call waits, for seconds where the kernels have to be compiled.
     """
-    device = into.device
-    (_backends.get(device) or _choose(device))(tensors, seeds, into, at)
+    condense = _backends.get(into.device) or _choose(into.device)
+    if all(map(is_plain, tensors)):
+        condense(tensors, seeds, into, at)
+        return
+    for tensor, seed in zip(tensors, seeds, strict=True):
+        for part in (tensor,) if is_plain(tensor) else _in_pages(tensor):
+            condense([part], [seed], into, at)
+            at += condensed_words(part.numel() * part.element_size())
+
+
+def _in_pages(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The logical bytes in parts, uint8 [n]: each of whole pages but the last."""
+    rest: torch.Tensor | None = None
+    for slab in slabs(tensor):
+        data = bytes_of(logical_bytes(slab))
+        if rest is not None and len(rest):
+            data = torch.cat([rest, data])
+        whole = len(data) - len(data) % PAGE_BYTES
+        if whole:
+            yield data[:whole]
+        rest = data[whole:]
+    if rest is not None and len(rest):
+        yield rest
 
 
 def facts() -> Mapping[str, str]:

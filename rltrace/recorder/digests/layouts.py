@@ -143,6 +143,32 @@ def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return data if data.is_contiguous() else _in_words(data).contiguous()
 
 
+SLAB_BYTES = 64 << 20
+"""Of a larger tensor on a device no copy is made as a whole."""
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its memory holds its logical bytes, in order."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def as_condensed(tensor: torch.Tensor) -> torch.Tensor:
+    """What ``condense`` takes: ``logical_bytes``, or a large tensor of a device as it is, which is copied in slabs."""
+    is_large = tensor.numel() * tensor.element_size() > SLAB_BYTES
+    return tensor.detach() if is_large and not tensor.is_cpu else logical_bytes(tensor)
+
+
+def slabs(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Parts of ``tensor`` in the order of its logical bytes, each of at most ``SLAB_BYTES``."""
+    data = tensor.squeeze()
+    row = data[0].numel() * data.element_size()
+    if row <= SLAB_BYTES:
+        yield from data.split(SLAB_BYTES // row)
+    else:
+        for part in data:
+            yield from slabs(part)
+
+
 def as_words(tensor: torch.Tensor) -> torch.Tensor:
     """Its elements as integers, with the same strides; two per element of complex128."""
     return _in_words(tensor.detach().resolve_neg().resolve_conj())

@@ -21,7 +21,7 @@ from rltrace.digest import PAGE_BYTES
 from rltrace.recorder.digests.accelerator import ACCELERATORS, Accelerator, StreamEvent
 from rltrace.recorder.digests.backend import condense
 from rltrace.recorder.digests.cuda_graphs import CaptureLock
-from rltrace.recorder.digests.layouts import WORDS, Layout, as_words, logical_bytes, own_work
+from rltrace.recorder.digests.layouts import WORDS, Layout, as_condensed, as_words, is_plain, own_work
 from rltrace.recorder.digests.torch_backend import condensed_words, finished
 
 # --- staging ----------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Buffer:
     def stage(self, tensors: Sequence[Tensor], layouts: Sequence[Layout]) -> list[Pending]:
         """Enqueue the work for these tensors' digests; the buffer has space for them."""
         staged: list[Pending] = []
-        contiguous: list[Tensor] = []
+        others: list[Tensor] = []
         first = self.filled
         order = sorted(range(len(tensors)), key=lambda i: _is_strided(tensors[i], layouts[i]))
         for i in order:
@@ -103,9 +103,9 @@ class Buffer:
             if _is_strided(tensors[i], layouts[i]):
                 self._copy_strided(tensors[i], at)
             else:
-                contiguous.append(logical_bytes(tensors[i]))
-        if contiguous:
-            condense(contiguous, [pending.seed for pending in staged[: len(contiguous)]], self.device_words, first)
+                others.append(as_condensed(tensors[i]))
+        if others:
+            condense(others, [pending.seed for pending in staged[: len(others)]], self.device_words, first)
         self.pending += staged
         return [pending for _, pending in sorted(zip(order, staged, strict=True), key=lambda pair: pair[0])]
 
@@ -130,7 +130,7 @@ class Buffer:
 
 
 def _is_strided(tensor: Tensor, layout: Layout) -> bool:
-    return layout.nbytes < PAGE_BYTES and not (tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg())
+    return layout.nbytes < PAGE_BYTES and not is_plain(tensor)
 
 
 def contiguous_strides(shape: Sequence[int]) -> list[int]:

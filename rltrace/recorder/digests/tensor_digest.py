@@ -26,10 +26,10 @@ from rltrace.recorder.digests.layouts import (
     OWN_WORK,
     Layout,
     Layouts,
+    as_condensed,
     data_address,
     is_compound,
     is_subclass,
-    logical_bytes,
     own_work,
 )
 from rltrace.recorder.digests.torch_backend import condensed_words, finished
@@ -45,12 +45,12 @@ _array: Any = TensorBase.numpy
 
 
 def digest_on_device(tensor: torch.Tensor, seed: int) -> int:
-    """Digest of a contiguous tensor, by way of its own device (a CPU tensor works as well)."""
+    """Digest of a tensor as ``as_condensed`` returns it, by way of its own device (a CPU tensor works as well)."""
     return digests_on_device([tensor], [seed])[0]
 
 
 def digests_on_device(tensors: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[int]:
-    """Digests of contiguous tensors of one device, each under its seed."""
+    """Digests of such tensors of one device, each under its seed."""
     if not tensors:
         return []
     sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
@@ -110,7 +110,7 @@ class TensorDigests:
         if is_captured(tensor.device):
             return 0
         with own_work():
-            if is_compound(tensor) or not data_address(plain := logical_bytes(tensor)):
+            if is_compound(tensor) or not data_address(plain := as_condensed(tensor)):
                 return self.of(tensor)
             batches.add(place, plain, self._layouts.of(tensor).seed)
         return 0
@@ -138,7 +138,7 @@ class TensorDigests:
             return digest_pages(digests, layout.seed)
         if tensor.device.type == "meta":
             return digest_buffer(b"", layout.seed)
-        plain = logical_bytes(tensor)
+        plain = as_condensed(tensor)
         if not data_address(plain):
             return _without_memory(tensor, layout)
         if plain.device.type == "cpu":
@@ -206,7 +206,7 @@ class _Batches:
         self._tensors: dict[torch.device, list[tuple[int, torch.Tensor, int]]] = {}
 
     def add(self, place: int, plain: torch.Tensor, seed: int) -> None:
-        """``plain``: contiguous."""
+        """``plain``: as ``as_condensed`` returns it."""
         self._tensors.setdefault(plain.device, []).append((place, plain, seed))
 
     def read(self) -> Iterator[tuple[int, int]]:
