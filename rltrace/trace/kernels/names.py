@@ -537,16 +537,16 @@ def _function(name: str) -> str:
     return name[start:]
 
 
-def _closing(text: str) -> int:
-    depth, nested = 1, 0
+def _closing(text: str) -> int | None:
+    """Where the template bracket before ``text`` is closed; None: nowhere. What is in parentheses does not count."""
+    while (inner := re.sub(r"\([^()]*\)", lambda found: " " * len(found[0]), text)) != text:
+        text = inner
+    depth = 1
     for at, letter in enumerate(text):
-        if letter in "()":
-            nested += 1 if letter == "(" else -1
-        elif not nested:
-            depth += (letter == "<") - (letter == ">")
+        depth += (letter == "<") - (letter == ">")
         if depth == 0:
             return at
-    return len(text)
+    return None
 
 
 def _short_tensile(full: str) -> str:
@@ -616,18 +616,18 @@ def _short_of(name: str) -> str:
 
 def _with_tails(short: str, names: Sequence[str]) -> dict[str, str]:
     """Each name as ``short`` with what is not in all of ``names``; with a checksum where that is too long to show."""
-    whole = [_tokens(name) for name in names]
-    common = whole[0]
-    for tokens in whole[1:]:
+    whole = {name: _tokens(name) for name in names}
+    common, *others = whole.values()
+    for tokens in others:
         blocks = SequenceMatcher(None, common, tokens, autojunk=False).get_matching_blocks()
         common = [token for block in blocks for token in common[block.a : block.a + block.size]]
-    tails = [_tail(tokens, common) for tokens in whole]
-    alike = Counter(tails)
-    ends = [
-        f" {_checksum(name)}" if alike[tail] > 1 else f" (… {tail})" if tail else ""
-        for name, tail in zip(names, tails, strict=True)
-    ]
-    return {name: f"{_cut(short, MAX_SHORT - len(end))}{end}" for name, end in zip(names, ends, strict=True)}
+    tails = {name: _tail(tokens, common) for name, tokens in whole.items()}
+    alike = Counter(tails.values())
+    ends = {
+        name: f" {_checksum(name)}" if alike[tail] > 1 else f" (… {tail})" if tail else ""
+        for name, tail in tails.items()
+    }
+    return {name: f"{_cut(short, MAX_SHORT - len(end))}{end}" for name, end in ends.items()}
 
 
 def _tail(tokens: Sequence[str], common: Sequence[str]) -> str:
