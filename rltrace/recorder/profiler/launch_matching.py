@@ -261,7 +261,7 @@ class _Profile:
             names[correlation] = name
             if is_own or name == OWN_WORK:
                 is_own = True
-                owners[correlation] = NOBODY
+                owners[correlation] = OF_RECORDER
             elif name == REGION or (name == BRACKET and (call is None or call.event.name != REGION)):
                 if call is not None:
                     call.passed_down = True
@@ -279,13 +279,13 @@ class _Profile:
     def _attribute(self) -> None:
         """Assign what ran on the device, and what should have, to the brackets."""
         for event in self._device:
-            call, operator = self._owners.get(self._ops.get(event.correlation, 0), NOBODY)
+            call, operator = self._owners.get(self._ops.get(event.correlation, 0), OF_RECORDER)
             if call is not None:
                 call.launch(operator, event)
         known = {event.correlation for event in self._device} | self._inner_calls
         for event in self._calls:
             if event.correlation not in known and (start := STARTS.match(event.name)):
-                call, _ = self._owners.get(self._ops.get(event.correlation, 0), NOBODY)
+                call, _ = self._owners.get(self._ops.get(event.correlation, 0), OF_RECORDER)
                 if call is not None and not (start["move"] and call.launched):
                     call.lost = True
 
@@ -296,7 +296,7 @@ class _Profile:
         for event in self._device:
             op = self._ops.get(event.correlation, 0)
             call, _ = owner = self._owners.get(op, UNKNOWN)
-            if owner != NOBODY and (call is None or call.passed_down):
+            if owner != OF_RECORDER and (call is None or call.passed_down):
                 launcher = self._names.get(op) or runtimes.get(event.correlation, "")
                 found[demangle(event.name), launcher] += 1
         return tuple((name, launcher, count) for (name, launcher), count in found.items())
@@ -307,7 +307,7 @@ class _Profile:
 
 
 NOTHING: Final = (0, None, -1, False)
-NOBODY: Final = None, -1
+OF_RECORDER: Final = None, -1
 """Owner of the recorder's own work."""
 UNKNOWN: Final = None, 0
 """Owner of what names no op of the profile."""
