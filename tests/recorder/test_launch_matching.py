@@ -67,7 +67,7 @@ def profiled(record: Record, program: Callable[[], object], **options: Any) -> t
     kept: list[Any] = []
 
     def under_profiler() -> None:
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:  # torch 2.11 warns without
             program()
         kept.append(profiler)
 
