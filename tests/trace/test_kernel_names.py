@@ -556,6 +556,8 @@ def test_a_difference_of_kernels_in_a_sentence() -> None:
     a, b = {"names": [TF32]}, {"names": [FP32]}
     assert kernel_differences(a, b) == ["kernels cutlass 128×64 tf32 against cutlass 128×128 fp32"]
     assert kernel_differences(a, {"names": []}) == ["kernels cutlass 128×64 tf32 against nothing"]
+    pinned, pageable = ({"names": [f"Memcpy DtoH (Device -> {memory})"]} for memory in ("Pinned", "Pageable"))
+    assert kernel_differences(pinned, pageable) == [] and kernel_differences(pinned, a) != []
     assert kernel_text(a) == "cutlass 128×64 tf32"
 
 
