@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules, resolve_name
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rltrace.errors import UsageError
 
@@ -68,6 +68,8 @@ class Extension:
     quiet; it returns whether it succeeded: ``module:function``."""
     pytest_plugin: str = ""
     """The module that pytest loads as a plugin; "": none."""
+    remote_traces: str = ""
+    """The module that reads traces at URLs, with a ``RemoteStore`` and a ``RequestPool``."""
 
 
 @cache
@@ -88,6 +90,14 @@ def recorders(options: RecordOptions) -> dict[str, str]:
     for extension in extensions():
         found |= extension.recorders(options)
     return found
+
+
+def remote_traces() -> Any:
+    """The module that reads traces at URLs. Raises UsageError without one."""
+    for extension in extensions():
+        if extension.remote_traces:
+            return import_module(extension.remote_traces)
+    raise UsageError("traces at URLs cannot be read: rltrace was installed without that extension")
 
 
 def recorded_steps(trace: Path, process: str | None, warm_up: int | None, until: int | None) -> RecordedSteps:

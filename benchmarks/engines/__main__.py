@@ -31,7 +31,7 @@ from measure import RLTRACE, machine, table  # noqa: E402
 from rltrace.extensions.parity.inputs import open_ranges, parse_given  # noqa: E402
 from rltrace.extensions.parity.matching.forward_passes import forwards_of  # noqa: E402
 from rltrace.extensions.parity.matching.token_grids import token_grids  # noqa: E402
-from rltrace.token_keys import NO_KEY, token_keys  # noqa: E402
+from rltrace.extensions.parity.token_keys import NO_KEY, token_keys  # noqa: E402
 
 SHAPES = {
     "few": [],

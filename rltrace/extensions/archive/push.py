@@ -13,12 +13,7 @@ from threading import Lock
 from typing import Final, TypeVar
 
 from rltrace.errors import DamagedTraceError, RltraceError, UnreachableError, UsageError
-from rltrace.trace.format.files import PARTIAL, Folder, UnreadableError
-from rltrace.trace.format.journal import MAX_JOURNAL_BYTES, parse_journal
-from rltrace.trace.format.location import BUCKETS, TraceURL
-from rltrace.trace.format.process_start import STARTS
-from rltrace.trace.format.root import JOURNAL, RUNNING
-from rltrace.trace.read.object_store import (
+from rltrace.extensions.archive.object_store import (
     ABSENT,
     DENIED,
     NO_CREDENTIALS,
@@ -27,6 +22,11 @@ from rltrace.trace.read.object_store import (
     open_store,
     reason,
 )
+from rltrace.trace.format.files import PARTIAL, Folder, UnreadableError
+from rltrace.trace.format.journal import MAX_JOURNAL_BYTES, parse_journal
+from rltrace.trace.format.location import BUCKETS, TraceURL
+from rltrace.trace.format.process_start import STARTS
+from rltrace.trace.format.root import JOURNAL, RUNNING
 from rltrace.trace.read.reader import open_trace
 
 T = TypeVar("T")

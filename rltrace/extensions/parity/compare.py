@@ -26,7 +26,7 @@ from rltrace.extensions.parity.model import Disagreement, Parity, ParitySide, Pa
 from rltrace.extensions.parity.module_names import MapLine, Naming, apply_map, match_names, root_of
 from rltrace.extensions.parity.module_pairs import pair_modules
 from rltrace.extensions.parity.origins import origins_of
-from rltrace.token_keys import NO_KEY, Numbers
+from rltrace.extensions.parity.token_keys import NO_KEY, Numbers
 from rltrace.trace.format.activation_rows import Part
 
 # --- verdict ----------------------------------------------------------------------------------------------------------

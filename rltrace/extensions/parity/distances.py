@@ -23,7 +23,7 @@ from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable
 from rltrace.extensions.parity.matching.token_grids import UNKNOWN
 from rltrace.extensions.parity.model import Distance, ModuleResult, TensorResult
 from rltrace.extensions.parity.module_pairs import PairedModule, PairedTensor
-from rltrace.token_keys import Keys, Numbers
+from rltrace.extensions.parity.token_keys import Keys, Numbers
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.activation_rows import ModuleCall, Part
 from rltrace.trace.read.values import Value

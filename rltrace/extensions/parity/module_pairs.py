@@ -19,7 +19,7 @@ from rltrace.extensions.parity.matching.forward_passes import MASKS, PADDING_MAS
 from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, Unkeyed
 from rltrace.extensions.parity.matching.row_pairs import KeyedTable, Pairs, pair, table_of
 from rltrace.extensions.parity.model import UncomparedTensor
-from rltrace.token_keys import Keys, Numbers
+from rltrace.extensions.parity.token_keys import Keys, Numbers
 from rltrace.trace.format.activation_rows import ModuleCall, Part
 
 Name = tuple[Part, str]

@@ -27,8 +27,8 @@ from rltrace.extensions.parity.matching.row_keying import Keyed, KeyedRows, Keyi
 from rltrace.extensions.parity.matching.row_pairs import pair, table_of
 from rltrace.extensions.parity.model import ModuleOrigin, ParityOp, Reason
 from rltrace.extensions.parity.module_pairs import PairedTensor
+from rltrace.extensions.parity.token_keys import Keys, Numbers
 from rltrace.portable_keys import portable_key
-from rltrace.token_keys import Keys, Numbers
 from rltrace.trace.format.activation_rows import ModuleCall, OpRows, Part
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import Column, Kind, RowFlag

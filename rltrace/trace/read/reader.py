@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from rltrace.errors import DamagedTraceError, FormatVersionError, NotATraceError
+from rltrace.extension import remote_traces
 from rltrace.trace.format.files import MISSING, FileRequest, Folder, TraceStore, UnreadableError, printable
 from rltrace.trace.format.journal import (
     MAGIC,
@@ -458,10 +460,7 @@ def open_both(a: Trace | Location | str, b: Trace | Location | str) -> tuple[Tra
     places = [parse_location(trace) if isinstance(trace, str) else trace for trace in (a, b)]
     if sum(isinstance(place, TraceURL) for place in places) < 2:
         return _opened(places[0]), _opened(places[1])
-    from rltrace.trace.read.object_store import RequestPool
-
-    pool = RequestPool(1)
-    other = pool.submit(_opened, places[1])
+    other: Future[Trace] = remote_traces().RequestPool(1).submit(_opened, places[1])
     return _opened(places[0]), other.result()
 
 
@@ -471,9 +470,7 @@ def _opened(place: Trace | Location) -> Trace:
 
 def _storage(path: Location, *, cached: bool) -> TraceStore:
     if isinstance(path, TraceURL):
-        from rltrace.trace.read.object_store import RemoteStore
-
-        storage = RemoteStore(path, cached=cached)
+        storage: TraceStore = remote_traces().RemoteStore(path, cached=cached)
         storage.read_ahead([FileRequest(JOURNAL, MAX_JOURNAL_BYTES), FileRequest("zarr.json", LONGEST_DOCUMENT)])
         return storage
     if not path.is_dir():

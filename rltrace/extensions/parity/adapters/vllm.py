@@ -22,8 +22,8 @@ from rltrace.recorder.capture.call_facts import Called, Point, sources
 from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SAMPLED, SLOT, Part
 
 if TYPE_CHECKING:
+    from rltrace.extensions.parity.token_keys import Numbers
     from rltrace.recorder.base.options import RecordOptions
-    from rltrace.token_keys import Numbers
 
 TESTED: Final = ("0.32",)
 """Versions whose internals this module reads."""

@@ -20,8 +20,8 @@ from rltrace.extensions.parity.impact.token_order import NONE, Tokens
 from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable, pair
 from rltrace.extensions.parity.module_names import root_of
 from rltrace.extensions.parity.selection import FLOATS, Selected, selected_in
+from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers
 from rltrace.selectors import Selector, parse_selectors
-from rltrace.token_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.format.activation_rows import ModuleCall
 
 NAMES = ("logprobs", "log_probs")

@@ -22,8 +22,8 @@ from rltrace.extensions.parity.matching.row_pairs import KeyedTable, pair, table
 from rltrace.extensions.parity.matching.token_grids import TokenGrid
 from rltrace.extensions.parity.module_names import root_of
 from rltrace.extensions.parity.selection import FLOATS
+from rltrace.extensions.parity.token_keys import Numbers
 from rltrace.selectors import escape
-from rltrace.token_keys import Numbers
 from rltrace.trace.format.activation_rows import ModuleCall, Part
 
 # --- gap --------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 
 from rltrace.extensions.parity.matching.row_pairs import joined
 from rltrace.extensions.parity.matching.token_grids import TokenGrid
-from rltrace.token_keys import NO_KEY, Keys, Numbers
+from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers
 
 NONE = -1
 """In place of the index of a token."""

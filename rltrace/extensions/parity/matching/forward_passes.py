@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rltrace.extensions.parity.call_range import CallRange, all_inner, inputs_of
 from rltrace.extensions.parity.module_names import root_of
-from rltrace.token_keys import Numbers
+from rltrace.extensions.parity.token_keys import Numbers
 from rltrace.trace.format.activation_rows import FACTS, ActivationRows, ModuleCall
 
 INTEGERS = ("int64", "int32", "int16", "uint8", "int8")

@@ -18,7 +18,7 @@ from rltrace.extensions.parity.matching.forward_passes import Forward, forwards_
 from rltrace.extensions.parity.matching.token_grids import EarlierOutputs, TokenGrid, token_grids
 from rltrace.extensions.parity.model import RowsBy
 from rltrace.extensions.parity.module_names import root_of
-from rltrace.token_keys import NO_KEY, Keys
+from rltrace.extensions.parity.token_keys import NO_KEY, Keys
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall
 
 

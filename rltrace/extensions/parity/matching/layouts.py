@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from rltrace.token_keys import Numbers
+from rltrace.extensions.parity.token_keys import Numbers
 from rltrace.trace.format.records import axes_of
 
 Shape = tuple[int, ...]

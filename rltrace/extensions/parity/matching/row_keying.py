@@ -26,7 +26,7 @@ from rltrace.extensions.parity.matching.layouts import (
 )
 from rltrace.extensions.parity.matching.token_grids import TokenGrid
 from rltrace.extensions.parity.module_names import root_of
-from rltrace.token_keys import NO_KEY, Keys, Numbers
+from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
 
 # --- calls of forward passes ------------------------------------------------------------------------------------------

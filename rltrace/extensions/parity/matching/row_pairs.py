@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rltrace.extensions.parity.matching.row_keying import KeyedRows, fold, occurrences
 from rltrace.extensions.parity.matching.token_grids import UNKNOWN, TokenGrid
-from rltrace.token_keys import NO_KEY, Keys, Numbers
+from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.format.activation_rows import ModuleCall
 
 LAST = np.iinfo(np.int64).max

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rltrace.extensions.parity.matching.forward_passes import HIGHEST_FIRST_POSITION, Forward, Slots
 from rltrace.extensions.parity.module_names import root_of
-from rltrace.token_keys import NO_KEY, Keys, Numbers, Sequences, runs_of, token_keys
+from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers, Sequences, runs_of, token_keys
 from rltrace.trace.format.activation_rows import BEGINS, ModuleCall
 
 UNKNOWN = -1

@@ -26,10 +26,10 @@ from rltrace.extensions.parity.matching.token_grids import (
 from rltrace.extensions.parity.module_names import ModulePartners, root_of
 from rltrace.extensions.parity.patching.known_tensors import KnownTensors, digests_of
 from rltrace.extensions.parity.patching.row_table import NONE, OUTPUT, RowTable
+from rltrace.extensions.parity.token_keys import Keys, Numbers
 from rltrace.recorder.capture.values import NoBytesError, bytes_of
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.layouts import Layouts, dtype_name
-from rltrace.token_keys import Keys, Numbers
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
 from rltrace.trace.format.records import axes_of
 from rltrace.trace.read.values import Value

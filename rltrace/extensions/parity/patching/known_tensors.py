@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from rltrace.digest.activation_rows import row_digests
 from rltrace.extensions.parity.patching.row_table import NONE
+from rltrace.extensions.parity.token_keys import Keys, Numbers
 from rltrace.recorder.capture.values import NoBytesError, bytes_of
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.layouts import Layouts, dtype_name
-from rltrace.token_keys import Keys, Numbers
 
 SEARCHED = 24
 """Tensors of a forward pass that are searched, the latest first."""

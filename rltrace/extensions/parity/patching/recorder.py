@@ -30,6 +30,7 @@ from rltrace.extensions.parity.patching.row_table import (
     row_shape,
 )
 from rltrace.extensions.parity.patching.tally import PROVIDER, ModuleRows, PatchCounts, RowAccount
+from rltrace.extensions.parity.token_keys import NO_KEY, Numbers
 from rltrace.recorder.capture.activation_tensors import ForwardNames, named_tensors
 from rltrace.recorder.core.calls import op_tensors
 from rltrace.recorder.core.modules import ModuleNames, members, tensors_of
@@ -40,7 +41,6 @@ from rltrace.recorder.digests.cuda_graphs import overrides_disabled
 from rltrace.recorder.digests.layouts import WORDS, dtype_name, is_compound
 from rltrace.rerun.follower import NotInjectedError
 from rltrace.rerun.hook import OpInjection, Provider, RunningOp, StreamProvider
-from rltrace.token_keys import NO_KEY, Numbers
 from rltrace.trace.format.records import axes_of
 
 # --- writing rows -----------------------------------------------------------------------------------------------------

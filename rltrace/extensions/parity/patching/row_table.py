@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
 from rltrace.extensions.parity.matching.layouts import RowLayout
-from rltrace.token_keys import NO_KEY, Keys, Numbers
+from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.read.values import Value
 
 Fetch = Callable[[int], Value | None]

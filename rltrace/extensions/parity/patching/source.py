@@ -30,8 +30,8 @@ from rltrace.extensions.parity.matching.token_grids import TokenGrid, token_grid
 from rltrace.extensions.parity.patching.forward_tracker import ForwardPass, ForwardTracker, TrackedCall
 from rltrace.extensions.parity.patching.row_table import CHOICES, NONE, OUTPUT, RowSource, RowTable, TensorPlace
 from rltrace.extensions.parity.selection import around, finds_call, ops_in
+from rltrace.extensions.parity.token_keys import NO_KEY
 from rltrace.selectors import OP_KEYS, Selector
-from rltrace.token_keys import NO_KEY
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
 from rltrace.trace.format.schema import Column, Phase

@@ -20,7 +20,7 @@ from rltrace.extensions.parity.inputs import open_ranges, parse_given
 from rltrace.extensions.parity.matching.forward_passes import Forward, Slots
 from rltrace.extensions.parity.matching.token_grids import token_grids
 from rltrace.extensions.parity.model import ParityVerdict, Reason
-from rltrace.token_keys import NO_KEY
+from rltrace.extensions.parity.token_keys import NO_KEY
 from rltrace.trace.format.activation_rows import BEGINS, ModuleCall
 
 SEQUENCES = [[3, 4, 5, 6, 7, 8], [9, 4, 5, 11, 12], [3, 4, 13, 14, 15, 16, 17], [3, 4, 5, 6, 18]]

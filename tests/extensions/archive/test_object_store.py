@@ -31,14 +31,14 @@ from xxhash import xxh3_64_hexdigest
 
 from rltrace.commands.main import main
 from rltrace.errors import HoleError, NotATraceError, UnreachableError, UsageError
+from rltrace.extensions.archive import object_store
+from rltrace.extensions.archive.object_store import INSTALL, ChunkCache, RemoteStore, RequestPool
 from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.files import FileRequest, UnreadableError
 from rltrace.trace.format.journal import frame
 from rltrace.trace.format.location import TraceURL, parse_location
 from rltrace.trace.format.process_start import STARTS, note_left_out, write_start
-from rltrace.trace.read import object_store
-from rltrace.trace.read.object_store import INSTALL, ChunkCache, RemoteStore, RequestPool
 from rltrace.trace.read.reader import open_trace
 from rltrace_tui.data import DiffData
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rltrace.token_keys import NO_KEY, Sequences
+from rltrace.extensions.parity.token_keys import NO_KEY, Sequences
 
 
 def test_a_cache_changes_no_key() -> None:
