@@ -55,6 +55,9 @@ class Extension:
     recorders: Callable[[RecordOptions], Mapping[str, str]] = lambda options: {}
     """By library whose import starts a recorder, the function that starts it with the options and the process's token:
     ``module:function``. It goes before the core's of the same library."""
+    captures: Callable[[RecordOptions], str] = lambda options: ""
+    """What these options request to capture besides values: a function that is given the captures of a process, the
+    options and the ``ProcessState``, and returns the captures with its own: ``module:function``; "": nothing."""
     providers: Mapping[str, str] = field(default_factory=dict)
     """By the name that ``RecordOptions.provider`` has, what makes a provider of injected values for each process of a
     replay (``rltrace.rerun.hook``) with the options: ``module:function``."""
@@ -89,6 +92,14 @@ def recorders(options: RecordOptions) -> dict[str, str]:
     found = {"torch": f"rltrace.{'rerun.start' if again else 'recorder.session.session'}:start"}
     for extension in extensions():
         found |= extension.recorders(options)
+    return found
+
+
+def captures(options: RecordOptions) -> list[str]:
+    """What captures what these options request besides values. Raises UsageError where that needs an extension."""
+    found = [function for extension in extensions() if (function := extension.captures(options))]
+    if options.rows and not found:
+        raise UsageError("activation rows cannot be recorded: rltrace was installed without that extension")
     return found
 
 

@@ -89,10 +89,13 @@ def test_a_cause_is_confirmed(core: Core) -> None:
 
 
 def test_what_needs_an_extension_says_so(core: Core) -> None:
-    """Steps that are to run again, traces at URLs; pytest, whose plugin is an extension's, is not disturbed."""
+    """Activation rows, steps that are to run again, traces at URLs; pytest is not disturbed."""
     refused = core.run("replay", "a.zarr", "--inject", "all", "--rerun", "a.zarr", "-o", "c.zarr", "--", "true")
     assert refused.returncode == 125
     assert "cannot be run again: rltrace was installed without that extension" in refused.stderr
+    rows = core.run("record", "--rows", "all", "-o", "d.zarr", "--", sys.executable, "train.py", "0")
+    assert rows.returncode == 125
+    assert "activation rows cannot be recorded: rltrace was installed without that extension" in rows.stderr
     remote = core.run("info", "https://localhost/a.zarr")
     assert remote.returncode == 2
     assert "URLs cannot be read: rltrace was installed without that extension" in remote.stderr

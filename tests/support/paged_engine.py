@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from whole_number_model import WIDTH, Attention, Lists, Policy
 
-from rltrace.recorder.capture.call_facts import sources
+from rltrace.extensions.parity.capture.call_facts import sources
 from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SAMPLED, SLOT
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rltrace.extensions.parity.adapters.checkpoint_names import ATTENTION, attention_points
-from rltrace.recorder.capture.call_facts import Called, Point, declare
+from rltrace.extensions.parity.capture.call_facts import Called, Point, declare
 
 VOCABULARY, WIDTH, LAYERS = 20, 4, 2
 PAD = 0

@@ -30,6 +30,10 @@ def _recorders(options: RecordOptions) -> dict[str, str]:
     }
 
 
+def _captures(options: RecordOptions) -> str:
+    return "rltrace.extensions.parity.capture.activations:add_rows" if options.rows else ""
+
+
 EXTENSION: Final = Extension(
     {
         "compare": Verb(
@@ -45,5 +49,6 @@ EXTENSION: Final = Extension(
         ),
     },
     _recorders,
+    _captures,
     providers={"rows": "rltrace.extensions.parity.patching.start:rows_provider"},
 )

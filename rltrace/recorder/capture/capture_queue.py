@@ -6,13 +6,14 @@ Owns the limit and the count of what was left out. Knows nothing of torch.
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from rltrace.trace.format.records import ActivationRequest, LeftOut, ValueRequest, add_up
 from rltrace.trace.format.schema import WITHOUT_BYTES, ValueKind
-from rltrace.trace.write.packers import NewValue, NewValues
+from rltrace.trace.write.packers import NewActivations, NewValue, NewValues
 
 NO_DTYPE: Final = "its dtype has no separate bytes"
 """Why a value was left out."""
@@ -72,6 +73,24 @@ class CaptureQueue(Generic[Request, Entry]):
         left = [entry for entry in self._left if entry.stream == stream]
         self._left = [entry for entry in self._left if entry.stream != stream]
         return left
+
+
+class RowQueue(CaptureQueue[ActivationRequest, Any]):
+    """Captured activation rows, of an extension that captures them."""
+
+    stopped = False
+    """No commit follows."""
+
+    @abstractmethod
+    def take(self, stream: int, end: int) -> NewActivations:
+        """Entries that need only the stream's rows before ``end``, and what was left out since the last call."""
+
+    def stop(self) -> None:
+        """Take nothing more: no commit follows."""
+        self.stopped = True
+        with self._lock:
+            self._streams.clear()
+            self.pending_bytes = 0
 
 
 class ValueQueue(CaptureQueue[ValueRequest, NewValue]):

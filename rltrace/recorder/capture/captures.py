@@ -6,8 +6,10 @@ Owns that none of their code is loaded or runs where no option requests it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from rltrace import extension
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.core.hooks import OpHook
 from rltrace.recorder.core.op_recorder import OpRecorder
@@ -16,8 +18,7 @@ from rltrace.recorder.core.process_state import ProcessState
 if TYPE_CHECKING:
     import torch
 
-    from rltrace.recorder.capture.activation_tensors import ActivationQueue
-    from rltrace.recorder.capture.capture_queue import ValueQueue
+    from rltrace.recorder.capture.capture_queue import RowQueue, ValueQueue
     from rltrace.recorder.capture.link_checks import LinkChecks
     from rltrace.recorder.capture.memory import NumberedStorages
 
@@ -33,7 +34,7 @@ class Captures(NamedTuple):
     values: ValueQueue | None = None
     memory: NumberedStorages | None = None
     """Of steps that are to be run again as a whole."""
-    activations: ActivationQueue | None = None
+    activations: RowQueue | None = None
     links: LinkChecks | None = None
 
     def stop(self) -> None:
@@ -47,6 +48,8 @@ def make_captures(
 ) -> Captures:
     """The captures that the options request. ``append``: adds a record to the journal of the process."""
     captures = _recorded_tensors(options, process)
+    for function in extension.captures(options):
+        captures = resolve_name(function)(captures, options, process)
     if not options.check_links:
         return captures
     from rltrace.recorder.capture.link_checks import LinkCheckHook, LinkChecks
@@ -66,7 +69,7 @@ def remember_names(process: ProcessState) -> None:
 
 
 def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures:
-    """The captures of values, activation rows and state."""
+    """The captures of values and state."""
     if not options.values and not options.rows and not options.rerunnable and options.state is None:
         return Captures()
     from rltrace.recorder.capture.capture_queue import ValueQueue
@@ -87,20 +90,7 @@ def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures
         storages = NumberedStorages(process.layouts, load_entries(options.trace) if options.checkpoint else ())
         whole_steps = storages if reads_all(wanted) else None
         of_values.append(lambda stream: MemoryCapture(stream, values, storages, wanted))
-    if not options.rows:
-        return Captures(of_values, values, whole_steps)
-    from rltrace.recorder.capture.activation_tensors import ActivationQueue, ForwardNames
-    from rltrace.recorder.capture.activations import ActivationCapture
-    from rltrace.trace.format.records import ActivationRequest
-
-    activations = ActivationQueue(ActivationRequest(options.rows, options.row_axes, options.rows_limit))
-    rows, names = parse_selectors(options.rows), ForwardNames()
-    return Captures(
-        [lambda stream: ActivationCapture(stream, activations, rows, values, selector, names), *of_values],
-        values,
-        whole_steps,
-        activations,
-    )
+    return Captures(of_values, values, whole_steps)
 
 
 class PastAttempts(NamedTuple):

@@ -28,8 +28,7 @@ from rltrace.trace.format.schema import SEGMENT_ROWS, Column, Kind, RowFlag
 from rltrace.trace.write.writer import ProcessWriter
 
 if TYPE_CHECKING:
-    from rltrace.recorder.capture.activation_tensors import ActivationQueue
-    from rltrace.recorder.capture.capture_queue import ValueQueue
+    from rltrace.recorder.capture.capture_queue import RowQueue, ValueQueue
     from rltrace.trace.kernels.launches import NewLaunches
 
 
@@ -97,7 +96,7 @@ class Committer:
         self._writer = writer
         self._fail = fail
         self._values: ValueQueue | None = None
-        self._activations: ActivationQueue | None = None
+        self._activations: RowQueue | None = None
         self._series: SeriesSampler | None = None
         self._take_records: TakeRecords = lambda: ()
         self._streams: list[tuple[RowBuffer, int]] = []
@@ -146,7 +145,7 @@ class Committer:
         if waiting > MAX_PENDING_SEGMENTS * SEGMENT_ROWS and not self._process.readback.gate.is_shut:
             self.thread.wait_until(lambda: stream.row - self._committed[stream.number] <= 2 * SEGMENT_ROWS)
 
-    def _wait_for(self, queue: ValueQueue | ActivationQueue) -> None:
+    def _wait_for(self, queue: ValueQueue | RowQueue) -> None:
         """Block the program until the disk has caught up with a queue."""
         self.request_commit()
         self.thread.wait_until(lambda: not queue.is_behind)

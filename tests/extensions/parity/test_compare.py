@@ -17,10 +17,10 @@ from whole_number_model import LAYERS, WIDTH, Dense, Policy, generate, padded, p
 
 import rltrace
 from rltrace.errors import UsageError
+from rltrace.extensions.parity.capture.call_facts import Called, Point, sources
 from rltrace.extensions.parity.compare import Compared, ParityOptions, compare
 from rltrace.extensions.parity.inputs import open_ranges, parse_given
 from rltrace.extensions.parity.model import Parity, ParityVerdict, Reason, RowsBy
-from rltrace.recorder.capture.call_facts import Called, Point, sources
 from rltrace.trace.format.activation_rows import Part
 
 SEQUENCES = [[3, 4, 5, 6, 7, 8], [9, 4, 5, 11, 12], [3, 4, 13, 14, 15, 16, 17]]

@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from rltrace.extensions.parity.capture.call_facts import Point
 from rltrace.extensions.parity.module_names import WRAPPERS
-from rltrace.recorder.capture.call_facts import Point
 from rltrace.trace.format.activation_rows import NAMED, Part
 
 ATTENTION = "attention"

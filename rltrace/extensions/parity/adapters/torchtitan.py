@@ -19,7 +19,7 @@ from rltrace.extensions.parity.adapters.checkpoint_names import (
     modules_of,
     named,
 )
-from rltrace.recorder.capture.call_facts import Called, Point, sources
+from rltrace.extensions.parity.capture.call_facts import Called, Point, sources
 from rltrace.trace.format.activation_rows import Part
 
 if TYPE_CHECKING:

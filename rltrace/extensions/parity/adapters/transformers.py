@@ -15,8 +15,8 @@ from rltrace.extensions.parity.adapters.checkpoint_names import (
     attention_points,
     modules_of,
 )
+from rltrace.extensions.parity.capture.call_facts import Called, Point, declare
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.capture.call_facts import Called, Point, declare
 
 if TYPE_CHECKING:
     from rltrace.recorder.base.options import RecordOptions

@@ -17,8 +17,8 @@ import torch
 
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.adapters.checkpoint_names import ATTENTION, CheckpointNames, modules_of, named
+from rltrace.extensions.parity.capture.call_facts import Called, Point, sources
 from rltrace.recorder.base.patching import Patches
-from rltrace.recorder.capture.call_facts import Called, Point, sources
 from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SAMPLED, SLOT, Part
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.errors import HoleError
+from rltrace.extensions.parity.capture.activation_tensors import ForwardNames, named_tensors
 from rltrace.extensions.parity.matching.layouts import place_rows
 from rltrace.extensions.parity.module_names import MapLine, ModulePartners
 from rltrace.extensions.parity.patching.forward_tracker import RunningPasses, TrackedCall
@@ -31,7 +32,6 @@ from rltrace.extensions.parity.patching.row_table import (
 )
 from rltrace.extensions.parity.patching.tally import PROVIDER, ModuleRows, PatchCounts, RowAccount
 from rltrace.extensions.parity.token_keys import NO_KEY, Numbers
-from rltrace.recorder.capture.activation_tensors import ForwardNames, named_tensors
 from rltrace.recorder.core.calls import op_tensors
 from rltrace.recorder.core.modules import ModuleNames, members, tensors_of
 from rltrace.recorder.core.op_info import OpPlan, results_of

@@ -14,7 +14,7 @@ from rltrace.errors import UsageError
 from rltrace.extensions import parity
 from rltrace.extensions.parity.adapters import torchtitan, vllm
 from rltrace.extensions.parity.adapters.checkpoint_names import CheckpointNames, modules_of
-from rltrace.recorder.capture.call_facts import Called
+from rltrace.extensions.parity.capture.call_facts import Called
 from rltrace.trace.format.activation_rows import NAMED, Part
 
 MAP: dict[str, str | None] = {

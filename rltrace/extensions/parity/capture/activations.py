@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from rltrace.recorder.capture.activation_tensors import (
+from rltrace.extensions.parity.capture.activation_tensors import (
     MAX_TENSORS,
     ActivationQueue,
     ForwardNames,
@@ -21,19 +21,23 @@ from rltrace.recorder.capture.activation_tensors import (
     WalkBudget,
     named_tensors,
 )
-from rltrace.recorder.capture.call_facts import Called, Point, Points, sources
+from rltrace.extensions.parity.capture.call_facts import Called, Point, Points, sources
+from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.capture.capture_queue import ValueQueue
+from rltrace.recorder.capture.captures import Captures
 from rltrace.recorder.capture.selection import StreamSelector
 from rltrace.recorder.core.calls import Call
 from rltrace.recorder.core.hooks import FixedCells, OpHook
 from rltrace.recorder.core.op_info import OpPlan
 from rltrace.recorder.core.op_recorder import OpRecorder
+from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import RegionInputs
 from rltrace.recorder.core.row_buffer import OVERWRITTEN
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.cuda_graphs import overrides_disabled
-from rltrace.selectors import Key, Selector
+from rltrace.selectors import Key, Selector, parse_selectors
 from rltrace.trace.format.activation_rows import POINT, Part
+from rltrace.trace.format.records import ActivationRequest
 from rltrace.trace.format.schema import CallFlag, Phase, RowFlag
 from rltrace.trace.write.packers import DigestBlock, NewCall, NewOp, NewTensor
 
@@ -379,3 +383,20 @@ def _names_of_returned(plan: OpPlan, out: Any) -> dict[int, str]:
         for name, tensor in named_tensors(item, from_schema[i] if i < len(from_schema) else str(i)):
             found[id(tensor)] = name
     return found
+
+
+# --- captures ---------------------------------------------------------------------------------------------------------
+
+
+def add_rows(captures: Captures, options: RecordOptions, process: ProcessState) -> Captures:
+    """The captures of a process, with those of the activation rows that the options request."""
+    assert captures.values is not None  # some rows are known by values
+    values = captures.values
+    queue = ActivationQueue(ActivationRequest(options.rows, options.row_axes, options.rows_limit))
+    rows, names = parse_selectors(options.rows), ForwardNames()
+    with_values = parse_selectors(options.values) if options.values else Selector(())
+
+    def of_stream(stream: OpRecorder) -> ActivationCapture:
+        return ActivationCapture(stream, queue, rows, values, with_values, names)
+
+    return captures._replace(hooks=[of_stream, *captures.hooks], activations=queue)

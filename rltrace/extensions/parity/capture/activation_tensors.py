@@ -19,13 +19,13 @@ import torch
 
 from rltrace.digest import digest_buffer
 from rltrace.digest.activation_rows import row_digests
-from rltrace.recorder.capture.capture_queue import FLUSH_BYTES, MAX_PENDING_BYTES, CaptureQueue, ValueQueue
+from rltrace.recorder.capture.capture_queue import FLUSH_BYTES, MAX_PENDING_BYTES, RowQueue, ValueQueue
 from rltrace.recorder.capture.values import CAPTURED, COMPOUND, NO_MEMORY, NoBytesError, bytes_of, read_in_place
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.recorder.digests.layouts import Layout, dtype_name, is_compound
 from rltrace.trace.format.activation_rows import Part
-from rltrace.trace.format.records import ActivationRequest, axes_of
+from rltrace.trace.format.records import axes_of
 from rltrace.trace.format.schema import LIMIT, ValueKind
 from rltrace.trace.write.packers import DigestBlock, NewActivations, NewCall, NewOp, NewTensor, NewValue
 
@@ -38,11 +38,9 @@ OVERHEAD: Final = 88
 """Bytes that a call, and each tensor of a call or an op, use of the limit besides their digests."""
 
 
-class ActivationQueue(CaptureQueue[ActivationRequest, tuple[NewCall | NewOp, int]]):
-    """Captured activation rows, with the bytes that they use; sizes are numbers of digests."""
-
-    stopped = False
-    """No commit follows."""
+class ActivationQueue(RowQueue):
+    """Captured activation rows, with the bytes that they use: pairs of a ``NewCall`` or ``NewOp`` and its size. Other
+    sizes are numbers of digests."""
 
     def has_room(self, digests: int) -> bool:
         """Whether a tensor with so many new digests is within the limit; after the first one that is not, none is."""
@@ -80,13 +78,6 @@ class ActivationQueue(CaptureQueue[ActivationRequest, tuple[NewCall | NewOp, int
                 self.pending_bytes -= size
                 entries.append(entry)
             return NewActivations(entries, self._pop_left_out(stream))
-
-    def stop(self) -> None:
-        """Take nothing more: no commit follows."""
-        self.stopped = True
-        with self._lock:
-            self._streams.clear()
-            self.pending_bytes = 0
 
 
 def _end_row(entry: NewCall | NewOp) -> int:

@@ -19,7 +19,7 @@ from rltrace.digest import digest_buffer, seed_of
 from rltrace.digest.activation_rows import row_digests
 from rltrace.errors import SelectorError, UsageError
 from rltrace.extensions.archive.verify import verify
-from rltrace.recorder.capture import activation_tensors
+from rltrace.extensions.parity.capture import activation_tensors
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
 from rltrace.trace.format.schema import LIMIT
 from rltrace.trace.read.reader import open_trace
