@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import rltrace
@@ -19,18 +17,6 @@ def test_recording_variables_are_all_that_a_child_inherits(tmp_path: Path) -> No
     assert recording_variables({**variables, "HOME": "/home/me/"}) == variables
     cached = {**variables, "RLTRACE_CACHE": "/cache"}
     assert recording_variables({**cached, "HOME": "/home/me/"}) == cached
-
-
-def test_options_are_handed_on_as_they_are(tmp_path: Path) -> None:
-    """Also the engine, to launchers and processes of a version that has none."""
-    options = RecordOptions(str(tmp_path), engine="native", rows=("module=*",), row_axes=(0,))
-    variables: dict[str, str] = {}
-    options.to_environment(variables)
-    assert RecordOptions.from_environment(variables) == options
-    fields = json.loads(variables["RLTRACE_RECORD"])
-    del fields["engine"]
-    found = RecordOptions.from_environment({"RLTRACE_RECORD": json.dumps(fields)})
-    assert found == replace(options, engine="auto")
 
 
 def test_outside_of_a_recording_nothing_is() -> None:

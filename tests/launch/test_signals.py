@@ -50,24 +50,24 @@ def started(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
                 os.killpg(child.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT, signal.SIGQUIT])
-def test_signal_to_the_launcher_alone_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_to_the_launcher_alone_is_passed_on(tmp_path: Path) -> None:
     """A signal sent to the launcher's pid reaches the program."""
     with started(COUNTING, tmp_path) as child:
-        os.kill(child.pid, number)
-        assert child.stdout.readline() == f"{number.name}\n"
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT, signal.SIGQUIT):
+            os.kill(child.pid, number)
+            assert child.stdout.readline() == f"{number.name}\n"
         os.kill(child.pid, signal.SIGUSR2)
         assert child.stdout.readline() == "SIGUSR2\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_to_the_group_arrives_once(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_to_the_group_arrives_once(tmp_path: Path) -> None:
     """What the whole group got is not passed on a second time."""
     with started(COUNTING, tmp_path) as child:
-        os.killpg(child.pid, number)
-        assert child.stdout.readline() == f"{number.name}\n"
-        os.kill(child.pid, signal.SIGHUP)  # the launcher takes this up after the first, and so does the program
-        assert child.stdout.readline() == "SIGHUP\n"
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.killpg(child.pid, number)
+            assert child.stdout.readline() == f"{number.name}\n"
+            os.kill(child.pid, signal.SIGHUP)  # the launcher takes this up after the first, and so does the program
+            assert child.stdout.readline() == "SIGHUP\n"
         os.kill(child.pid, signal.SIGUSR2)
         assert child.stdout.readline() == "SIGUSR2\n"
 
@@ -179,7 +179,7 @@ def test_a_terminal_that_hangs_up(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 5
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGSEGV])
 def test_death_by_a_signal_is_shown_as_such(tmp_path: Path, number: signal.Signals) -> None:
     """A shell sees the same as without the launcher, and there is one core file at most."""
     code = f"import os, signal\nsignal.signal({int(number)}, signal.SIG_DFL) if {int(number)} != 9 else None\n"

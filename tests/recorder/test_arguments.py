@@ -62,20 +62,11 @@ def test_no_two_scalars_fall_together(record: Record) -> None:
     rows = got.named("mul")
     assert len(rows) == len(SCALARS)
     assert len({str(arguments(row)) for row in rows}) == len(SCALARS)
-
-
-def test_numbers_are_recorded_to_the_last_bit(record: Record) -> None:
-    """Integers as integers, floats as their bits."""
-    with record.block() as got:
-        x = torch.ones(2, dtype=torch.int64)
-        OP.add.Scalar(x, 2**62 + 1)
-        OP.add.Scalar(x, -(2**63))
-        y = torch.ones(2)
-        for value in (0.1, -0.0, math.nan, 5e-324):
-            OP.mul.Scalar(y, value)
-    assert [row.integers[0] for row in got.named("add")] == [2**62 + 1, -(2**63)]
-    bits = [struct.pack("<d", row.floats[0]) for row in got.named("mul")]
-    assert bits == [struct.pack("<d", v) for v in (0.1, -0.0, math.nan, 5e-324)]
+    for scalar, row in zip(SCALARS, rows, strict=True):
+        if type(scalar) is int:
+            assert row.integers == [scalar]
+        elif type(scalar) is float:
+            assert struct.pack("<d", row.floats[0]) == struct.pack("<d", scalar)
 
 
 def test_every_kind_of_argument_has_its_place(record: Record) -> None:
@@ -118,15 +109,6 @@ def test_numbers_that_change_each_step_grow_no_table(record: Record) -> None:
     assert _tables(record(program(3))) == _tables(record(program(300)))
 
 
-def test_shapes_are_structure(record: Record) -> None:
-    """Dtype, shape, strides and device of each tensor input."""
-    with record.block() as got:
-        a = torch.ones(2, 3)
-        a.t() + torch.ones((), dtype=torch.float64)
-    row = got.one("add")
-    assert row.layouts == [["float32", [3, 2], [1, 3], "cpu"], ["float64", [], [], "cpu"]]
-
-
 def test_objects_are_never_written_out(record: Record) -> None:
     """A storage among the arguments would print every byte it has."""
     with record.block() as got:
@@ -161,32 +143,3 @@ def test_integers_beyond_64_bits_do_not_end_a_recording(record: Record) -> None:
     got = record(program)
     assert got.ops[-1] == "add"
     assert outcomes[:3] == outcomes[3:]
-
-
-class Answering(torch.Tensor):
-    """A subclass that counts who asks its attributes."""
-
-    asked = 0
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        cls.asked += 1
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
-def test_a_subclass_with_functions_of_its_own_is_not_asked(record: Record) -> None:
-    """Its ``__torch_function__`` runs as often as it does unrecorded."""
-
-    def program() -> None:
-        x = torch.ones(3).as_subclass(Answering)
-        y = x * 2
-        y.add_(x)
-        (y + weight).sum().item()
-
-    weight = torch.ones(3).as_subclass(Answering)
-    program()
-    unrecorded, Answering.asked = Answering.asked, 0
-    got = record(program)
-    assert Answering.asked == unrecorded
-    assert got.ops[-1] == "_local_scalar_dense"
-    assert got.one("add_").inputs[0].row == got.one("mul").index

@@ -295,14 +295,13 @@ def test_garbage_that_nothing_computes_with_is_counted_and_listed(record: Record
     assert comparison.marked.first is not None and "aten.clone.default" in comparison.marked.first
 
 
-@pytest.mark.parametrize("place", [0, 5, 11])
-def test_a_true_difference_in_a_strided_buffer_is_found(record: Record, place: int) -> None:
+def test_a_true_difference_in_a_strided_buffer_is_found(record: Record) -> None:
     """Another value in a buffer that strided writes filled differs unmarked, at the op that brought it in."""
 
     def program(value: float) -> None:
         buffer = torch.empty(4, 3)
         data = torch.arange(12.0).reshape(4, 3)
-        data.view(-1)[place] = torch.tensor(value)
+        data.view(-1)[5] = torch.tensor(value)
         for i in range(3):
             buffer[:, i] = data[:, i]
         (buffer * 2).sum()

@@ -196,21 +196,6 @@ def test_a_part_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     assert start_record.why.startswith("the recorder could not start: RecordError: ")
 
 
-def test_only_one_session(tmp_path: Path) -> None:
-    """A child that records by itself, inside of its parent's block, begins no other recording."""
-
-    def child() -> None:
-        session.end()
-        with rltrace.record(tmp_path / "b.zarr"):
-            torch.ones(3).tan()
-
-    with rltrace.record(tmp_path / "a.zarr"):
-        torch.ones(3).sin()
-        assert forked(child) == 0
-    assert ops_of(open_trace(tmp_path / "a.zarr")) == {"rank0/main": ["ones", "sin"]}
-    assert Recorded(tmp_path / "b.zarr").ops == ["ones", "tan"]
-
-
 def test_a_child_that_no_pattern_matches_is_left_out(tmp_path: Path) -> None:
     """From its first op on it runs unrecorded, and so do its own children; the trace has its name."""
 

@@ -120,29 +120,6 @@ def test_no_op_waits_for_the_device(record: Record) -> None:
     assert not any(row.marked for row in found.rows if row.name not in ("empty", "new_empty_strided", "empty_strided"))
 
 
-@pytest.mark.filterwarnings("ignore:Profiler clears events")  # torch 2.11, at its first use
-def test_the_runtime_is_not_asked_to_wait_in_between(record: Record) -> None:
-    """As the profiler sees it, which waits itself as it ends: no call that waits more than without the recorder."""
-    from torch.profiler import ProfilerActivity, profile
-
-    values = torch.randn(64, 64, device="cuda")
-    waits: list[list[str]] = []
-
-    def program() -> None:
-        torch.tanh(values @ values)
-        torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
-            for _ in range(200):
-                torch.tanh(values @ values)
-        names = [event.name for event in profiled.events()]
-        assert "cudaLaunchKernel" in names
-        waits.append(sorted(name for name in names if name in ("cudaStreamSynchronize", "cudaDeviceSynchronize")))
-
-    program()
-    record(program)
-    assert waits[0] == waits[1]
-
-
 def test_streams_of_the_program_s_own(record: Record) -> None:
     """A digest is taken on the stream on which its op ran, behind it, and before what comes next on that stream."""
     kept: list[torch.Tensor] = []

@@ -54,16 +54,6 @@ def test_views_share_the_producer_of_their_storage(record: Record) -> None:
     assert [sources(row) for row in got.rows] == [[], [0], [0], [0], [3], [3]]
 
 
-def test_in_place_ops_are_producers(record: Record) -> None:
-    """``add_`` reads what was there and becomes the producer of what is there now."""
-    with record.block() as got:
-        a = torch.zeros(4)
-        a.add_(1)
-        a.mul_(2)
-        a.sum()
-    assert [sources(row) for row in got.rows] == [[], [0], [1], [2]]
-
-
 def test_the_slot_says_which_output(record: Record) -> None:
     """Second outputs, as the place of their digest among the row's outputs."""
     with record.block() as got:
@@ -88,18 +78,6 @@ def test_slots_count_what_was_written_first(record: Record) -> None:
         (link,) = row.inputs
         assert link.row == norm.index
         assert norm.outputs[link.slot] == digest(tensor) == row.outputs[0]
-
-
-def test_foreach_ops_are_producers_of_each_tensor(record: Record) -> None:
-    """They return nothing; each tensor of the list has a slot."""
-    with record.block() as got:
-        tensors = [torch.zeros(3), torch.ones(2)]
-        torch._foreach_add_(tensors, 1.0)
-        tensors[1].sum()
-        tensors[0].sum()
-    row = got.one("_foreach_add_")
-    assert sources(row) == [0, 1]
-    assert [(s.inputs[0].row, s.inputs[0].slot) for s in got.named("sum")] == [(2, 1), (2, 0)]
 
 
 def test_more_tensors_than_slots_make_no_wrong_link(record: Record) -> None:
@@ -192,17 +170,6 @@ def test_the_slice_written_last_has_one_producer(record: Record) -> None:
     assert sources(other) == ["MIXED"]
 
 
-def test_a_whole_write_ends_the_mixture(record: Record) -> None:
-    """After the buffer is overwritten as a whole, one op wrote it."""
-    with record.block() as got:
-        buffer = torch.zeros(4, 3)
-        buffer[1] = 1.0
-        buffer.sum()
-        buffer.mul_(0.5)
-        buffer.sum()
-    assert [sources(row) for row in got.named("sum")] == [["MIXED"], [got.one("mul_").index]]
-
-
 @pytest.mark.parametrize("verify", [False, True])
 def test_a_part_has_its_offset(record: Record, native_library: Any, verify: bool) -> None:
     """Which part of what was written an op reads; nothing is noted of a view, or of a tensor that begins where its
@@ -248,50 +215,7 @@ def test_the_last_of_several_writers_is_noted(record: Record, engine: str) -> No
     assert seen == [(Origin.MIXED, fills[1], False), (Origin.MIXED, fills[3], True), (Origin.MIXED, fills[4], False)]
 
 
-def test_batch_norm_writes_its_running_statistics(record: Record) -> None:
-    """Its schema does not say so; the statistics are digested and lead to it."""
-    with record.block() as got:
-        norm = nn.BatchNorm1d(3)
-        norm(torch.randn(8, 3))
-        norm.running_mean.sum()
-    norm = next(row for row in got.rows if "batch_norm" in row.op)
-    assert sources(got.one("sum")) == [norm.index]
-    assert len(norm.outputs) == 5
-
-
 # --- from outside ---------------------------------------------------------------------------------------------------
-
-
-def test_numpy_memory_is_digested_at_every_use(record: Record) -> None:
-    """A simulator rewrites its buffer many times within a step."""
-    observation = np.zeros(4, dtype=np.float32)
-    seen: list[int] = []
-    with record.block() as got:
-        tensor = torch.from_numpy(observation)
-        weight = torch.ones(4)
-        for i in range(3):
-            observation[:] = i
-            seen.append(digest(tensor))
-            tensor * weight
-    rows = got.named("mul")
-    assert [row.inputs[0].origin for row in rows] == [Origin.OUTSIDE] * 3
-    assert [row.inputs[0].digest for row in rows] == seen
-    assert len(set(seen)) == 3
-
-
-def test_what_torch_writes_into_numpy_memory_is_linked_and_read(record: Record) -> None:
-    """The producer is known, but others can write there as well: both are said."""
-    memory = np.zeros(4, dtype=np.float32)
-    with record.block() as got:
-        tensor = torch.from_numpy(memory)
-        tensor.fill_(2.0)
-        tensor + 1
-        memory[0] = 7.0
-        tensor + 1
-    written = got.one("fill_")
-    first, second = (row.inputs[0] for row in got.named("add"))
-    assert first.row == second.row == written.index
-    assert first.digest == written.outputs[0] != second.digest
 
 
 def test_lists_and_scalars_come_from_outside(record: Record) -> None:
@@ -340,17 +264,6 @@ def test_other_views_of_what_was_read_are_read_again(record: Record) -> None:
     assert links[3].known and links[3].row == got.named("add")[2].index
 
 
-def test_a_write_ends_what_is_known(record: Record) -> None:
-    """After the weight is written, it leads to the write."""
-    weight = torch.ones(3)
-    with record.block() as got:
-        weight + 1
-        weight.add_(1)
-        weight + 2
-    assert sources(got.rows[2]) == [1]
-    assert not got.rows[2].inputs[0].known
-
-
 # --- across steps -----------------------------------------------------------------------------------------------------
 
 
@@ -389,15 +302,6 @@ def test_a_new_step_reads_again_even_what_was_mixed(record: Record) -> None:
 # --- storages that change hands ---------------------------------------------------------------------------------------
 
 
-def test_data_assignment_leads_to_the_other_storage(record: Record) -> None:
-    """``t.data = other``: what is read from now on is what ``other``'s producer wrote."""
-    with record.block() as got:
-        t, other = torch.zeros(3), torch.ones(3)
-        t.data = other
-        t + 1
-    assert sources(got.one("add")) == [got.one("ones").index]
-
-
 def test_set_leads_to_the_other_storage(record: Record) -> None:
     """``set_`` writes nothing; it makes a tensor of another's memory."""
     with record.block() as got:
@@ -408,19 +312,6 @@ def test_set_leads_to_the_other_storage(record: Record) -> None:
         t + 2
     assert [sources(row) for row in got.named("add")] == [[got.one("ones").index], [got.one("mul_").index]]
     assert got.one("set_").outputs == []
-
-
-def test_resized_memory_is_not_taken_for_what_was_written(record: Record) -> None:
-    """What ``resize_`` adds is uninitialised: its reader is marked. Filled, it is like any other."""
-    with record.block() as got:
-        t = torch.ones(2)
-        t.resize_(400)
-        t + 1
-        t.zero_()
-        t + 2
-    first, second = got.named("add")
-    assert first.marked and not second.marked
-    assert sources(second) == [got.one("zero_").index]
 
 
 def test_shrinking_and_growing_back_marks_nothing(record: Record) -> None:
@@ -447,17 +338,6 @@ def test_storage_grown_behind_our_back_is_survived(record: Record) -> None:
         big.zero_()
         big + 2
     assert [row.marked for row in got.named("add")] == [True, False]
-
-
-def test_a_storage_given_back_is_survived(record: Record) -> None:
-    """Fully sharded training frees storages and fills them again."""
-    with record.block() as got:
-        t = torch.ones(1_000)
-        t.untyped_storage().resize_(0)
-        t.untyped_storage().resize_(4_000)
-        t.fill_(2.0)
-        t + 1
-    assert sources(got.one("add")) == [1]
 
 
 def test_a_storage_that_is_allocated_again_is_unwritten(record: Record, engine: str) -> None:
@@ -487,7 +367,7 @@ def test_an_address_used_again_makes_no_wrong_link(record: Record) -> None:
     expected: list[list[int]] = []
     with record.block() as got:
         alive: list[torch.Tensor] = [torch.full((3,), float(i)) for i in range(8)]
-        for turn in range(6_000):
+        for turn in range(2_500):
             place = rng.randrange(8)
             choice = rng.random()
             if choice < 0.1:
@@ -503,7 +383,7 @@ def test_an_address_used_again_makes_no_wrong_link(record: Record) -> None:
             expected.append([digest(a), digest(b)])
             alive[rng.randrange(8)] = torch.sub(a, b).remainder_(97.0)
     rows = got.named("sub")
-    assert len(rows) == len(expected) > 5_000
+    assert len(rows) == len(expected) > 2_000
     for row, digests in zip(rows, expected, strict=True):
         for link, true in zip(row.inputs, digests, strict=True):
             assert said(got, link) == true

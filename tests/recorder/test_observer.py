@@ -150,16 +150,6 @@ def test_what_an_op_read_before_it_raised_is_read_again(record: Record) -> None:
     assert link.digest is not None and not link.known
 
 
-def test_a_draw_that_raises_leaves_no_state_behind(record: Record) -> None:
-    """Its generator's digest goes with its row."""
-    with record.block() as got:
-        with pytest.raises(RuntimeError):
-            torch.multinomial(torch.tensor([-1.0, 2.0]), 1)
-        torch.rand(2).mul_(3)
-    assert got.one("rand").rng is not None
-    assert len(got.one("mul_").outputs) == 1
-
-
 def test_errors_in_backward_pass_through(record: Record) -> None:
     """From the program's own code inside of the engine."""
 
@@ -245,29 +235,14 @@ def test_custom_ops_and_functions_compute_the_same(record: Record) -> None:
     assert "cube" in same(record, program)
 
 
-def test_subclasses_compute_the_same(record: Record) -> None:
-    """Wrappers with a dispatch of their own, subclasses with torch functions of their own, jagged tensors."""
+def subclasses() -> list[Any]:
+    """Wrappers with a dispatch of their own, jagged tensors. Torch functions: ``test_torch_function.py``."""
     from torch.testing._internal.two_tensor import TwoTensor
 
-    class Logged(torch.Tensor):
-        seen: list[str] = []  # noqa: RUF012
-
-        @classmethod
-        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            cls.seen.append(getattr(func, "__name__", "?"))
-            return super().__torch_function__(func, types, args, kwargs or {})
-
-    def program() -> list[Any]:
-        Logged.seen.clear()
-        two = TwoTensor(torch.randn(3), torch.randn(3))
-        out = (two * 2).exp()
-        out.add_(1)
-        logged = torch.randn(3).as_subclass(Logged)
-        total = (logged * 2 + torch.ones(3)).add_(1).sum()
-        jagged = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
-        return [out.a, out.b, total.as_subclass(torch.Tensor), Logged.seen, list((jagged * 2).relu().unbind())]
-
-    same(record, program)
+    out = (TwoTensor(torch.randn(3), torch.randn(3)) * 2).exp()
+    out.add_(1)
+    jagged = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
+    return [out.a, out.b, list((jagged * 2).relu().unbind())]
 
 
 def sparse_and_nested_tensors() -> list[Any]:
@@ -355,6 +330,7 @@ PROGRAMS: list[tuple[Program, str]] = [
     (saved_tensors_changed_in_place_are_still_found_out, ""),
     (inference_tensors_are_left_alone, ""),
     (higher_order_ops, "cond"),
+    (subclasses, ""),
     (sparse_and_nested_tensors, ""),
     (lazy_modules, ""),
     (sparse_scalars, ""),
@@ -386,32 +362,6 @@ def test_serialised_and_copied_tensors_are_the_same(record: Record, tmp_path: An
         return [list(loaded.values()), copy.deepcopy(net).weight, pickle.loads(pickle.dumps(net.bias)), names]
 
     same(record, program)
-
-
-def test_compiled_functions_run(record: Record) -> None:
-    """Compiled before, or while recording; the numbers are those of the compiled program."""
-    torch._dynamo.reset()
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(x).sin() + 1
-
-    def program() -> list[Any]:
-        torch.manual_seed(1)
-        net = Net()
-        compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
-        return [compiled(torch.ones(2, 3)), net(torch.ones(2, 3))]
-
-    try:
-        same(record, program)
-        plain = program()
-        assert bits(plain[0]) == bits(program()[0])
-    finally:
-        torch._dynamo.reset()
 
 
 def test_recording_imports_no_compiler(record: Record) -> None:
@@ -460,25 +410,6 @@ def test_a_thread_without_python_is_of_the_stream_where_backward_is(record: Reco
     sites = Sites(Tables())
     frame = sys._getframe()
     assert sites.make((1,), None, frame) == sites.make((2,), frame)
-
-
-def test_threads_of_torchscript_break_nothing(record: Record) -> None:
-    """What a TorchScript fork runs on a thread of its own computes the same, and no row is spoilt by it."""
-
-    def program() -> list[Any]:
-        @torch.jit.script
-        def part(x: torch.Tensor) -> torch.Tensor:
-            return x.sin().sum()
-
-        @torch.jit.script
-        def both(x: torch.Tensor) -> torch.Tensor:
-            a = torch.jit.fork(part, x)
-            b = torch.jit.fork(part, x * 2)
-            return torch.jit.wait(a) + torch.jit.wait(b)
-
-        return [both(torch.randn(100)) for _ in range(3)]
-
-    assert same(record, program).count("randn") == 3
 
 
 def test_torchscript_runs_alike_from_its_first_call_on(record: Record) -> None:

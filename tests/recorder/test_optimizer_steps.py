@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -131,15 +130,6 @@ def test_a_step_that_is_skipped_counts_as_an_attempt(
     assert parameters[0] == parameters[1] != parameters[2]
 
 
-def test_a_disabled_scaler_is_no_scaler(record: Record) -> None:
-    """It passes the step on."""
-    p = parameter()
-    with record.block() as got:
-        p.grad = torch.ones(3)
-        GradScaler("cpu", enabled=False).step(torch.optim.SGD([p], lr=0.1))
-    assert got.optimizers == [("SGD#0", 0, 0)]
-
-
 def test_a_closure_is_part_of_the_attempt(record: Record) -> None:
     """LBFGS evaluates its closure many times; one attempt, as many backward passes."""
     p = parameter(5.0)
@@ -159,20 +149,6 @@ def test_a_closure_is_part_of_the_attempt(record: Record) -> None:
     assert got.optimizers == [("LBFGS#0", 0, 0), ("LBFGS#0", 1, 0)]
     assert sum(column(got, Step.BACKWARDS)) == len(calls) > 4
     assert {row.phase for row in got.named("pow")} <= {Phase.OPTIMIZER, Phase.BACKWARD}
-
-
-def test_subclasses_are_known_by_their_name(record: Record) -> None:
-    """An optimizer of the program's own."""
-
-    class Mine(torch.optim.SGD):
-        def step(self, closure: Callable[[], float] | None = None) -> float | None:
-            return super().step(closure)
-
-    p = parameter()
-    with record.block() as got:
-        p.grad = torch.ones(3)
-        Mine([p], lr=0.1).step()
-    assert ("Mine#0", 0, 0) in got.optimizers
 
 
 def test_steps_without_an_optimizer(record: Record) -> None:

@@ -39,6 +39,7 @@ def test_the_environment_hands_on_every_option(tmp_path: Path) -> None:
         rows=("a", "b"),
         row_axes=(0, 1),
         state=(1, 2),
+        engine="native",
         asleep=True,
     )
     variables: dict[str, str] = {}

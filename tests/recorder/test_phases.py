@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from recorded import Record, Recorded
-from stable_baselines3 import DQN, PPO, SAC
+from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from torch import nn
@@ -151,18 +149,6 @@ def test_stable_baselines_ppo_with_an_evaluation_in_between(record: Record) -> N
     assert phases_of(found, "values, log_prob, entropy = self.policy.evaluate_actions") == ["forward"]
     assert phases_of(found, "actions, states = model.predict") == ["evaluation"]
     assert [step[Step.ENVIRONMENT_STEPS] for step in found.steps] == [16, 32]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_stable_baselines_sac(record: Record) -> None:
-    with record.block() as found:
-        env: Any = gymnasium.make("Pendulum-v1")
-        SAC("MlpPolicy", env, learning_starts=3, batch_size=4, seed=0, policy_kwargs={"net_arch": [8]}).learn(6)
-    assert phases_of(found, "actions, buffer_actions = self._sample_action") == ["rollout"]
-    assert phases_of(found, "next_q_values = th.cat(self.critic_target") == ["forward"]
-    assert phases_of(found, "q_values_pi = th.cat(self.critic(") == ["forward"]
-    assert {row.phase for row in found.named("mse_loss_backward")} == {Phase.BACKWARD}
-    assert found.steps[-1][Step.ENVIRONMENT_STEPS] == 6
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -69,8 +69,7 @@ class Counting(GradScaler):
         super().update(new_scale)
 
 
-@pytest.mark.parametrize("level", ["op", "step"])
-@pytest.mark.parametrize("class_", [GradScaler, Counting])
+@pytest.mark.parametrize(("level", "class_"), [("op", GradScaler), ("step", GradScaler), ("op", Counting)])
 def test_a_scaler_is_followed_through_a_real_overflow(
     record: Callable[..., Recorded], level: str, class_: type[GradScaler]
 ) -> None:
@@ -106,6 +105,7 @@ def test_fused_optimizers_and_disabled_scalers(record: Callable[..., Recorded]) 
     fused = record(lambda: train(GradScaler("cpu"), 3, optimizer=lambda p: torch.optim.SGD(p, lr=0.5, fused=True)))
     assert values(fused, "scaler:0/skipped:0") == [0.0, 1.0, 0.0]
     off = record(lambda: train(GradScaler("cpu", enabled=False), 2))
+    assert off.optimizers == [("SGD#0", 0, 0), ("SGD#0", 1, 0)]
     assert set(series_of(off)) == {"optimizer:0/group:0/lr"}
 
 

@@ -35,7 +35,7 @@ def other(got: Recorded, name: str) -> Recorded:
 
 
 def test_a_threads_ops_are_in_its_own_stream(record: Record) -> None:
-    """By the name of the thread; the main stream has none of them."""
+    """By the name of the thread; the main stream has none of them. One that runs no op has no stream."""
 
     def work() -> None:
         torch.ones(2).cos()
@@ -43,6 +43,7 @@ def test_a_threads_ops_are_in_its_own_stream(record: Record) -> None:
     with record.block() as got:
         torch.ones(2).sin()
         in_thread("actor-3", work)
+        in_thread("idle", lambda: None)
         torch.ones(2).tan()
     assert names(got) == ["rank0/main", "rank0/main/thread:actor-3"]
     assert got.ops == ["ones", "sin", "ones", "tan"]
@@ -105,28 +106,13 @@ def test_a_pools_thread_is_distinguished_from_others(record: Record) -> None:
     """Of both kinds of pool in the standard library: which task runs on which thread is a matter of timing."""
     with record.block() as got:
         with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
-            pool.submit(lambda: torch.ones(2).sin()).result()
+            assert list(pool.map(lambda i: (torch.ones(1) * i).item(), range(3))) == [0.0, 1.0, 2.0]
         with ThreadPool(1) as pool:
             pool.apply(lambda: torch.ones(2).cos())
     first, second = names(got)[1:]
     assert first == "rank0/main/pool:loader_0"
+    assert [row.value for row in Recorded(got.path, first).named("_local_scalar_dense")] == [0.0, 1.0, 2.0]
     assert second.startswith("rank0/main/pool:")
-
-
-def test_a_thread_without_ops_has_no_stream(record: Record) -> None:
-    """Not every thread computes."""
-    with record.block() as got:
-        in_thread("idle", lambda: None)
-        torch.ones(2).sin()
-    assert names(got) == ["rank0/main"]
-
-
-def test_pool_threads_are_recorded(record: Record) -> None:
-    """Threads of an executor that starts inside."""
-    with record.block() as got, ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
-        assert list(pool.map(lambda i: (torch.ones(1) * i).item(), range(3))) == [0.0, 1.0, 2.0]
-    pool = Recorded(got.path, "rank0/main/pool:pool_0")
-    assert [row.value for row in pool.named("_local_scalar_dense")] == [0.0, 1.0, 2.0]
 
 
 def test_what_another_thread_wrote_is_unknown_and_read(record: Record) -> None:

@@ -233,10 +233,8 @@ PROGRAMS: list[Callable[[], list[torch.Tensor]]] = [
 LEVELS: list[dict[str, Any]] = [
     {},
     {"level": "step"},
-    {"steps": (1, 9)},
-    {"values": "all", "values_inputs": True},
-    {"rows": "all"},
-    {"steps": (0, 9), "verify_inputs": True},
+    {"steps": (1, 9), "verify_inputs": True},
+    {"values": "all", "values_inputs": True, "rows": "all"},
 ]
 
 

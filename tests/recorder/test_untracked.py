@@ -132,8 +132,12 @@ def found(record: Record, way: Way, moment: Callable[..., None], **options: obje
     return first
 
 
-@pytest.mark.parametrize("moment", MOMENTS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("way", [numpy_alias, array_protocol, dlpack_alias, shared], ids=lambda f: f.__name__)
+def crossed(ways: list[Way]) -> list[tuple[Way, Callable[..., None]]]:
+    """Each way at one moment, and the first at all of them."""
+    return [*((way, between_two_reads) for way in ways[1:]), *((ways[0], moment) for moment in MOMENTS)]
+
+
+@pytest.mark.parametrize(("way", "moment"), crossed([numpy_alias, array_protocol, dlpack_alias, shared]))
 def test_memory_that_was_handed_out(record: Record, way: Way, moment: Callable[..., None]) -> None:
     """torch's own memory with an alias that is known: digested at every use, so the first reader shows the write."""
     first = found(record, way, moment)
@@ -145,8 +149,7 @@ def test_memory_that_was_handed_out(record: Record, way: Way, moment: Callable[.
     assert first.identical_before > 0
 
 
-@pytest.mark.parametrize("moment", MOMENTS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("way", [from_numpy, from_dlpack, frombuffer, from_file], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(("way", "moment"), crossed([from_numpy, from_dlpack, frombuffer, from_file]))
 def test_memory_of_others(record: Record, way: Way, moment: Callable[..., None]) -> None:
     """Foreign from the start: what comes in is outside, until one op has written all that is read."""
     first = found(record, way, moment)

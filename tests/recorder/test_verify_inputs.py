@@ -32,9 +32,9 @@ def training() -> None:
         optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("steps", [(0, None), (1, 3)])
-def test_every_input_is_read(record: Record, steps: tuple[int, int | None]) -> None:
+def test_every_input_is_read(record: Record) -> None:
     """Each input of each op that computes has a digest; rows and links are those of a recording without."""
+    steps = (1, 3)
     plain, verified = record(training, steps=steps), record(training, steps=steps, verify_inputs=True)
     assert verified.ops == plain.ops
     assert [row.outputs for row in verified.rows] == [row.outputs for row in plain.rows]
