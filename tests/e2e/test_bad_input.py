@@ -245,21 +245,12 @@ def test_failing_command_without_torch_keeps_its_status(cli: Any) -> None:
     assert record(cli, "raise SystemExit(9)\n").returncode == 9
 
 
-@pytest.mark.parametrize(
-    ("ending", "status", "state"),
-    [
-        ("raise ValueError('of its own')", 1, "complete"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, "complete"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "killed"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "killed"),
-    ],
-)
-def test_programs_that_end_badly(cli: Any, ending: str, status: int, state: str) -> None:
-    """An exception, an interrupt, a kill: the status is the program's own, and what was committed is readable."""
-    result = record(cli, MANY_OPS + COMMITTED + ending + "\n")
-    assert result.returncode == status
+def test_a_program_that_is_killed(cli: Any) -> None:
+    """The status is the program's own, and what was committed is readable. Other ways to end: ``tests/launch``."""
+    result = record(cli, MANY_OPS + COMMITTED + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n")
+    assert result.returncode == -signal.SIGKILL
     process = info(cli)["processes"][0]
-    assert process["state"] == state
+    assert process["state"] == "killed"
     assert process["after_op"] > 60_000
     assert cli.rltrace("verify", "t.zarr").returncode == 0
     shown = cli.rltrace("ops", "t.zarr", "op=mul_", "--limit", "1")

@@ -105,13 +105,6 @@ def test_an_op_that_something_uses(both: Both) -> None:
     assert "by aten.mul.Tensor" in reader.explanation
 
 
-def test_an_op_in_between_that_changes_nothing(both: Both) -> None:
-    """It is computed with, but gives back what went in: the values are the same."""
-    comparison = both(training(), training(start="x = x * 1.0"))
-    assert comparison.verdict is Verdict.SAME_VALUES
-    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 5)
-
-
 def test_lines_that_changed_places(both: Both) -> None:
     """Two lines that do not depend on each other, now in the other order."""
     a = training(top="kept = []", start="kept.append(x.sin())", middle="kept.append(x.cos())")
@@ -189,30 +182,6 @@ def test_line_numbers_that_moved(both: Both) -> None:
 
 # --- code of every shape ----------------------------------------------------------------------------------------------
 
-RECURSION = """
-ODD = {odd}
-
-
-def tree(x, depth, leaf=0):
-    if depth == 0:
-        return x * (1.25 if leaf == ODD else 1.0)
-    left = tree(x + 1, depth - 1, 2 * leaf)
-    right = tree(x - 1, depth - 1, 2 * leaf + 1)
-    return left + right
-"""
-
-
-def test_recursion(both: Both) -> None:
-    """One leaf of a tree of calls: its own path of calls is reported, though all leaves are one line of code."""
-    start = "x = tree(x, 4)"
-    a, b = (training(RECURSION.format(odd=odd), start) for odd in (-1, 5))
-    found = value_of(both(a, b))
-    assert summary(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, "return x * (1.25 if leaf == ODD else 1.0)")
-    calls = [site.source.partition(" ")[0] for site in found.stack if site.function == "tree"]
-    assert calls[::-1] == ["left", "right", "left", "right", "return"]  # 5 is 0101
-    assert "1.0 in A, 1.25 in B" in found.explanation
-
-
 GENERATOR = """
 ODD = {odd}
 
@@ -246,9 +215,7 @@ def test_a_lambda_in_a_comprehension(both: Both) -> None:
 MADE = """
 code = '''
 def scaled(x):
-    y = x * {factor}
-    {line}
-    return y + 0.5
+    return x * {factor} + 0.5
 '''
 exec(code)
 """
@@ -256,16 +223,7 @@ exec(code)
 
 def test_code_without_source(both: Both) -> None:
     """A function made by ``exec``: nothing but its name is known of a line, and its ops are matched all the same."""
-    a, b = (training(MADE.format(factor=2.0, line=line), "x = scaled(x)") for line in ("pass", "y.abs().mean().item()"))
-    logged = both(a, b)
-    assert logged.verdict is Verdict.SAME_VALUES
-    assert (logged.structure.only_a, logged.structure.only_b) == (0, 15)
-
-
-def test_another_number_in_code_without_source(both: Both) -> None:
-    """The function's name is all that is known of the place."""
-    a, b = (training(MADE.format(factor=factor, line="pass"), "x = scaled(x)") for factor in (2.0, 3.0))
-    found = value_of(both(a, b))
+    found = value_of(both(*(training(MADE.format(factor=factor), "x = scaled(x)") for factor in (2.0, 3.0))))
     assert summary(found) == (Cause.ARGUMENTS, "aten.mul.Tensor", 0, "")
     assert (found.site.file, found.site.function) == ("<string>", "scaled")
 
@@ -312,14 +270,6 @@ def test_an_attempt_left_out(both: Both) -> None:
     assert later.a_index is not None and later.b_index is not None and later.a_index > later.b_index
 
 
-def test_logging_beside_two_optimizers(both: Both) -> None:
-    """Steps of two optimizers with other cadences are matched beside log lines now and then."""
-    logged = "print(x.mean().item()) if update % 5 == 2 else None"
-    comparison = both(two_optimizers(), two_optimizers(line=logged))
-    assert comparison.verdict is Verdict.SAME_VALUES
-    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 4)
-
-
 SCALED = """
 import numpy as np
 import torch
@@ -337,14 +287,6 @@ for update in range(6):
     scaler.update()
     {line}
 """
-
-
-def test_a_scaler_that_skips_in_both(both: Both) -> None:
-    """A skipped attempt is a step like any other: log lines around it are all there is to find."""
-    a, b = (SCALED.format(odd={2}, line=line) for line in ("pass", "print(weight.sum().item())"))
-    comparison = both(a, b)
-    assert comparison.verdict is Verdict.SAME_VALUES
-    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 12)
 
 
 def test_a_scaler_that_skips_in_one(both: Both) -> None:
@@ -395,7 +337,7 @@ weight = torch.nn.Parameter(torch.ones(2))
 optimizer = torch.optim.SGD([weight], lr=0.1)
 state = torch.zeros(2)
 with torch.no_grad():
-    for step in range(18_000):
+    for step in range(1_800):
         state = torch.tanh(state + weight)
         {line}
         state = state * (0.5 if step == ODD else 0.25) + 1
@@ -405,11 +347,13 @@ optimizer.step()
 """
 
 
-def test_a_rollout_of_many_windows(both: Both) -> None:
+def test_a_rollout_of_many_windows(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     """No step cuts it, log lines lie in between, and the one number that differs is found where it is."""
-    logged = "print(end=str(state.sum().item())[:0]) if step % 500 == 0 else None"
+    for module in ("blocks", "reorder", "window"):
+        monkeypatch.setattr(f"rltrace.diff.align.{module}.WINDOW_ROWS", 1 << 11)
+    logged = "print(end=str(state.sum().item())[:0]) if step % 50 == 0 else None"
     a = ROLLOUT.format(odd=-1, line="pass")
-    b = ROLLOUT.format(odd=17_400, line=logged)
+    b = ROLLOUT.format(odd=1_740, line=logged)
     comparison = both(a, b)
     found = value_of(comparison)
     assert summary(found)[:3] == (Cause.ARGUMENTS, "aten.mul.Tensor", 0)
@@ -444,42 +388,11 @@ for update in range(4):
 
 def test_a_buffer_that_a_simulator_rewrites(both: Both) -> None:
     """One of forty writes into memory that torch only looks at: outside, at the first op that sees it."""
-    comparison = both(SIMULATOR.format(odd=None), SIMULATOR.format(odd=(2, 6)))
+    comparison = both(SIMULATOR.format(odd=None), SIMULATOR.format(odd=(2, 6)), each=True)
     found = value_of(comparison)
     assert summary(found) == (Cause.OUTSIDE, "aten.addmm.default", 2, "values.append(model(seen))")
     assert found.module == "Linear"
     assert comparison.first == found
-
-
-def test_a_buffer_that_a_simulator_rewrites_alike(both: Both) -> None:
-    """Forty writes that no op made, and no finding."""
-    assert both(SIMULATOR.format(odd=None), SIMULATOR.format(odd=None)).verdict is Verdict.IDENTICAL
-
-
-CHOICE = """
-import numpy as np
-import torch
-ODD = {odd}
-weight = torch.nn.Parameter(torch.zeros(3))
-optimizer = torch.optim.SGD([weight], lr=0.1)
-for update in range(5):
-    scores = torch.as_tensor(np.float32([update % 3 == k for k in range(3)]) * (2 if update == ODD else 1))
-    chosen = scores.argmax()
-    loss = (weight[chosen] - 1).pow(2)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    print(loss.item())
-"""
-
-
-def test_values_that_become_equal_again(both: Both) -> None:
-    """Other scores, the same choice: found at the scores, and no logged scalar differs."""
-    comparison = both(CHOICE.format(odd=-1), CHOICE.format(odd=2))
-    found = value_of(comparison)
-    assert summary(found) == (Cause.OUTSIDE, "aten.argmax.default", 2, "chosen = scores.argmax()")
-    assert [pair.a == pair.b for pair in found.outputs] == [True]
-    assert comparison.curves == ()
 
 
 def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
@@ -505,9 +418,10 @@ SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
 SHOWN = "\nprint(model[0].weight.sum().item())\n"
 
 
-@pytest.mark.parametrize("shown", ["", SHOWN])
-@pytest.mark.parametrize("condition", ["False", "update < 2", "update < 4"])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("condition", "shown", "turned"),
+    [("False", "", False), ("update < 2", SHOWN, True), ("update < 4", "", True), ("update < 4", SHOWN, False)],
+)
 def test_a_step_left_out(both: Both, condition: str, shown: str, turned: bool) -> None:
     """Always, from some update on, or once at the end: the step that one side alone makes, and what the other does."""
     whole = training() + shown
@@ -525,33 +439,16 @@ def test_a_step_left_out(both: Both, condition: str, shown: str, turned: bool) -
     assert found.explanation.endswith(f"a step of SGD, which {other} does not make")
 
 
-def test_fewer_updates_before_the_end(both: Both) -> None:
-    """The run with fewer updates did not compute the same, though all that both sides ran is equal so far."""
-    longer = training() + SHOWN
-    comparison = both(longer, longer.replace("range(5)", "range(3)"), each=True)
-    assert comparison.verdict is Verdict.DIVERGED
-    assert summary(comparison.first) == (Cause.CONTROL_FLOW, "aten.randn.default", 3, "x = torch.randn(8, 4)")
-    assert summary(comparison.decisive)[::3] == (Cause.CONTROL_FLOW, "optimizer.step()")
-
-
-@pytest.mark.parametrize("other", ["Adam", "AdamW", "RMSprop"])
-def test_another_class_of_optimizer(both: Both, other: str) -> None:
+def test_another_class_of_optimizer(both: Both) -> None:
     """Its ops are none of the other's, although both are at one line."""
-    comparison = both(training(), training().replace(SGD, SGD.replace("SGD", other)))
-    found = value_of(comparison)
-    assert comparison.decisive is not None and comparison.decisive.site is not None
-    assert comparison.decisive.cause is Cause.CONTROL_FLOW
-    assert comparison.decisive.site.source == "optimizer.step()"
-    assert found.site is not None and (found.cause, found.site.source) in (
-        (Cause.CONTROL_FLOW, "loss = model(x).pow(2).mean()"),
-        (Cause.CONTROL_FLOW, "optimizer.step()"),
-    )
+    comparison = both(training(), training().replace(SGD, SGD.replace("SGD", "Adam")))
+    assert summary(comparison.decisive)[::3] == (Cause.CONTROL_FLOW, "optimizer.step()")
+    assert value_of(comparison).cause is Cause.CONTROL_FLOW
 
 
-@pytest.mark.parametrize("every", [2, 3])
-def test_other_accumulation(both: Both, every: int) -> None:
+def test_other_accumulation(both: Both) -> None:
     """A step at every second update: named is what runs instead of a step, and where the step is."""
-    comparison = both(training(), training().replace(STEP, f"    if update % {every} == 0: optimizer.step()\n"))
+    comparison = both(training(), training().replace(STEP, "    if update % 2 == 0: optimizer.step()\n"))
     assert comparison.verdict is Verdict.DIVERGED
     assert comparison.decisive is not None and comparison.decisive.cause is Cause.CONTROL_FLOW
     assert "there A continues with optimizer.step() at train.py" in comparison.decisive.explanation
@@ -568,9 +465,8 @@ second = torch.optim.SGD(head.parameters(), lr=0.1)
 """,
     )
     comparison = both(two, two.replace("first_step()\n", "pass\n"))
-    assert comparison.decisive is not None and comparison.decisive.site is not None
-    assert (comparison.decisive.cause, comparison.decisive.step) == (Cause.CONTROL_FLOW, 0)
-    assert comparison.decisive.site.source == "first_step = lambda: second.step()"
+    cause, _, step, source = summary(comparison.decisive)
+    assert (cause, step, source) == (Cause.CONTROL_FLOW, 0, "first_step = lambda: second.step()")
 
 
 def test_a_scaler_that_skips_another_step(both: Both) -> None:

@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-import json
+import io
+import os
+import runpy
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from shortcuts import EACH, compare_checked
 
+import rltrace
+
+PROGRAM = Path(__file__).parent / "programs" / "resumed.py"
 LEFT_OUT = ("generator", "optimizer", "loader", "environment", "parameter")
 
 
-@pytest.fixture(scope="session")
-def runs(once: Any, new_cli: Callable[[], Any]) -> Any:
+@pytest.fixture(scope="module")
+def runs(new_cli: Callable[[], Any]) -> Any:
     """``a.zarr`` and ``a-step.zarr``: eight steps in one go; ``all.zarr`` and so on: four more from a checkpoint. The
-    links of ``all.zarr`` are checked."""
-
-    def make(folder: Path) -> str:
-        cli = replace(new_cli(), folder=folder)
-        results = [cli.record("a.zarr", "resumed.py"), cli.record("a-step.zarr", "resumed.py", "--level", "step")]
-        parts = ("all", *LEFT_OUT)
-        for what in parts:
-            check = ("--check-links",) if what == "all" else ()
-            results.append(cli.record(f"{what}.zarr", "resumed.py", *check, setting=f"RESUME={what}"))
-        return json.dumps([[result.returncode, result.stdout, result.stderr] for result in results])
-
-    folder, printed = once("resumed", make)
-    assert all(status == 0 for status, _, _ in json.loads(printed)), printed
-    straight, resumed = (json.loads(printed)[run][1].splitlines() for run in (0, 2))
-    assert straight[4:] == resumed, "the programs themselves are equal from step 4 on"
-    return replace(new_cli(), folder=folder)
+    links of ``all.zarr`` are checked. All in this process, one after the other."""
+    cli, printed = new_cli(), {}
+    straight = [("a", "", {}), ("a-step", "", {"level": "step"})]
+    resumed = [("all", "all", {"check_links": True}), *((what, what, {}) for what in LEFT_OUT)]
+    for name, resume, options in (*straight, *resumed):
+        printed[name] = io.StringIO()
+        with (
+            patch.dict(os.environ, RESUME=resume),
+            chdir(cli.folder),
+            redirect_stdout(printed[name]),
+            rltrace.record(f"{name}.zarr", **options),
+        ):
+            runpy.run_path(str(PROGRAM), run_name="__main__")
+    steps, later = (printed[name].getvalue().splitlines() for name in ("a", "all"))
+    assert steps[4:] == later, "the programs themselves are equal from step 4 on"
+    return cli
 
 
 def test_everything_restored_is_identical_from_there_on(runs: Any) -> None:
@@ -104,7 +110,7 @@ def test_the_option_decides(runs: Any) -> None:
     assert (result.returncode, "two traces" in result.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(("a", "b"), [("a", "all"), *(("a", what) for what in LEFT_OUT), ("a-step", "optimizer")])
+@pytest.mark.parametrize(("a", "b"), [("a", "all"), ("a", "loader"), ("a", "parameter"), ("a-step", "optimizer")])
 def test_no_shortcut_decides(runs: Any, a: str, b: str) -> None:
     """The result is the same without each of the shortcuts."""
     compare_checked(runs.folder / f"{a}.zarr", runs.folder / f"{b}.zarr", EACH)
@@ -113,7 +119,7 @@ def test_no_shortcut_decides(runs: Any, a: str, b: str) -> None:
 def test_the_page_shows_it(runs: Any, tmp_path: Path) -> None:
     """Markdown and the page have the sentence of the verdict, and where the runs begin."""
     for name in ("report.md", "report.html"):
-        result = runs.rltrace("report", "a.zarr", "optimizer.zarr", "-o", tmp_path / name)
+        result = runs.read("report", "a.zarr", "optimizer.zarr", "-o", tmp_path / name)
         assert result.returncode == 0, result.stderr
         text = (tmp_path / name).read_text()
         assert "step 4 (B&#x27;s step 0)" in text or "step 4 (B's step 0)" in text

@@ -34,10 +34,6 @@ def training(top: str = "", middle: str = "pass", end: str = "pass") -> str:
     return TRAINING.format(top=top, middle=middle, end=end)
 
 
-def line_of(code: str, source: str) -> int:
-    return next(n for n, line in enumerate(code.splitlines(), 1) if line.strip() == source)
-
-
 @pytest.fixture(scope="session")
 def unchanged(new_cli: Any) -> Path:
     """The trace of the training program as it is: the other side of most stories."""
@@ -59,63 +55,6 @@ def compare(cli: Any, unchanged: Path, changed: str) -> tuple[int, Mapping[str, 
     """Exit status and findings of the unchanged program against ``changed``."""
     found: tuple[int, Mapping[str, Any]] = cli.diff(unchanged, record(cli, changed))
     return found
-
-
-def test_logging_in_another_checkout(cli: Any, unchanged: Path) -> None:
-    """Lines added at the top and in two places below, in another folder: exactly the ops of those lines are hunks."""
-    logged = "print(f'{loss.mean().item():.3f}', model[0].weight.grad.norm().item())"
-    status, found = compare(
-        cli, unchanged, training("import math\nimport time", "print(noise.abs().max().item())", logged)
-    )
-    assert (status, found["verdict"], found["first_value"]) == (0, "same-values", None)
-    structure = found["structure"]
-    assert (structure["only_a"], structure["reordered"]) == (0, 0)
-    hunks = [(hunk["kind"], hunk["first"].partition(" ")[0], hunk["b_count"]) for hunk in structure["hunks"]]
-    between = ("only-b", "aten.abs.default", 3)  # abs, max, item
-    after = ("only-b", "aten.mean.default", 4)  # mean, item, norm, item
-    assert hunks == [between, after] * 6
-    assert structure["only_b"] == 6 * (3 + 4)
-    assert [d["name"] for d in found["system"]] == ["source.train.py"]
-
-
-def test_another_checkout(cli: Any, unchanged: Path) -> None:
-    """Where the program lies on the disk is not part of what it computes."""
-    status, found = compare(cli, unchanged, training())
-    assert (status, found["verdict"], found["system"]) == (0, "identical", [])
-
-
-def test_an_extra_random_draw(cli: Any, unchanged: Path) -> None:
-    """The extra draw is control flow; the next op that draws had its generator elsewhere."""
-    draw = "torch.rand(1) if update == 2 else None"
-    changed = training(end=draw)
-    status, found = compare(cli, unchanged, changed)
-    assert (status, found["verdict"]) == (1, "diverged")
-    first, value = found["first"], found["first_value"]
-    assert (first["cause"], first["op"], first["a_index"]) == ("control-flow", "aten.rand.default", None)
-    assert first["site"] == {
-        "file": "train.py",
-        "line": line_of(changed, draw),
-        "function": "<module>",
-        "source": draw,
-    }
-    assert "draws from a generator" in first["explanation"]
-    assert (value["cause"], value["op"], value["step"]) == ("rng", "aten.randn.default", 3)
-    assert (value["site"]["source"], value["inputs_match"]) == ("noise = torch.randn(8, 2)", "read")
-    assert value["b_index"] == value["a_index"] + 1
-    assert (found["structure"]["only_a"], found["structure"]["only_b"]) == (0, 1)
-
-
-def test_an_unseeded_action_space(cli: Any) -> None:
-    """Other data from outside, at the first op that takes it; the generators that people think of are equal."""
-    cli.record_both("batched_actions.py", "")
-    status, found = cli.diff("a.zarr", "b.zarr")
-    first = found["first_value"]
-    assert (status, first["cause"], first["op"], first["step"]) == (1, "outside", "aten.sub.Tensor", 0)
-    source = "loss = (model(torch.rand(8, 4)).sum(dim=1) - taken).pow(2).mean()"
-    assert first["site"] == cli.place("batched_actions.py", "<module>", source)
-    assert "input 1 (int64[8]) came from outside" in first["explanation"]
-    assert "the torch, Python and NumPy generator states are equal" in first["explanation"]
-    assert found["system"] == []
 
 
 def test_weights_changed_through_numpy(cli: Any, unchanged: Path) -> None:
