@@ -86,11 +86,6 @@ def test_colour_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" in capsys.readouterr().out
 
 
-def test_no_tui_is_understood() -> None:
-    """Scripts may ask for the report by name."""
-    assert main(["diff", *traces(training(), training()), "--no-tui"]) == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -112,17 +107,6 @@ def test_what_cannot_be_compared_ends_with_2(
     assert out == "" and message in err and "Traceback" not in err
 
 
-def test_a_newer_format_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    """A trace from the future is refused by name."""
-    names = traces(training(), training())
-    document = Path("b.zarr/zarr.json")
-    content = json.loads(document.read_text())
-    content["attributes"]["rltrace"]["format"] = [9, 0]
-    document.write_text(json.dumps(content))
-    assert main(["diff", *names]) == 2
-    assert "9.0" in capsys.readouterr().err
-
-
 def test_a_damaged_journal(capsys: pytest.CaptureFixture[str]) -> None:
     """A trace of which nothing can be read any more ends with 2, one with a part left is judged by that part."""
     names = traces(training(), training())
@@ -135,11 +119,3 @@ def test_a_damaged_journal(capsys: pytest.CaptureFixture[str]) -> None:
         file.write_bytes(b"\0" * 100)
     assert main(["diff", *names]) == 2
     assert "b.zarr" in capsys.readouterr().err
-
-
-def test_two_digest_algorithms_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    """Never compared; the message says what to do."""
-    recorded(Path("a.zarr"), training(), facts={"digest": "one/1"})
-    recorded(Path("b.zarr"), training(), facts={"digest": "two/1"})
-    assert main(["diff", "a.zarr", "b.zarr"]) == 2
-    assert "record one of the two again" in capsys.readouterr().err

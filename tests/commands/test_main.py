@@ -23,11 +23,6 @@ from rltrace.testing import TraceBuilder
 RLTRACE = Path(sys.executable).parent / "rltrace"
 
 
-def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **variables}
-    return subprocess.run([RLTRACE, *arguments], capture_output=True, text=True, env=environment)
-
-
 # --- help and verbs ---------------------------------------------------------------------------------------------------
 
 
@@ -64,9 +59,11 @@ def test_help_lists_the_verbs_that_are_there(
 
 def test_module_and_script_are_the_same() -> None:
     """``python -m rltrace`` is the command."""
-    module = subprocess.run([sys.executable, "-m", "rltrace", "--version"], capture_output=True, text=True)
-    assert module.stdout == run("--version").stdout
-    assert module.stdout.startswith("rltrace ")
+    shown = [
+        subprocess.run([*command, "--version"], capture_output=True, text=True).stdout
+        for command in ([sys.executable, "-m", "rltrace"], [RLTRACE])
+    ]
+    assert shown[0] == shown[1] and shown[0].startswith("rltrace ")
 
 
 @pytest.mark.parametrize(
@@ -112,11 +109,11 @@ def test_a_likely_slip_is_named(
         (["record", "--level", "all", "true"], 125),
     ],
 )
-def test_usage_errors(arguments: list[str], status: int) -> None:
+def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], status: int) -> None:
     """A command line that makes no sense ends with 2, under ``record`` with 125, which no program's failure means."""
-    result = run(*arguments)
-    assert (result.returncode, result.stdout) == (status, "")
-    assert result.stderr
+    assert main(arguments) == status
+    out, err = capsys.readouterr()
+    assert out == "" and err
 
 
 def fail(error: BaseException) -> None:

@@ -6,9 +6,7 @@ with the unchanged run row by row: that is the truth, and takes no alignment.
 
 from __future__ import annotations
 
-import copy
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +25,6 @@ from torch.nn.utils import clip_grad_norm_
 import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Comparison, Verdict
-from rltrace.testing import TraceBuilder
 
 STEPS = 3
 
@@ -179,10 +176,6 @@ def extra_within_bounds(state: State) -> None:
     state.observation.clamp_(-1e3, 1e3)
 
 
-def extra_copy(state: State) -> None:
-    copy.deepcopy(state.net)(state.observation)
-
-
 HARMLESS: tuple[Extra, ...] = (
     extra_forked,
     extra_saved_state,
@@ -298,10 +291,11 @@ def compared(plan: Plan, other: Plan | None = None) -> tuple[Comparison, Recorde
 
 
 @pytest.mark.parametrize("extra", HARMLESS, ids=lambda extra: extra.__name__)
-@pytest.mark.parametrize("place", ["begin", "before"])
-def test_what_changes_nothing(extra: Extra, place: str) -> None:
-    """In every step, one addition that has no effect: same values, and the ops of the addition as hunks."""
-    comparison, plain, other = compared({(step, place): [extra] for step in range(STEPS)})
+def test_what_changes_nothing(extra: Extra) -> None:
+    """In every step, an addition without effect, twice: same values, and the ops of the addition as hunks."""
+    comparison, plain, other = compared(
+        {(step, place): [extra] for step in range(STEPS) for place in ("begin", "before")}
+    )
     assert first_difference(plain, other) is None
     assert comparison.verdict is Verdict.SAME_VALUES, comparison.decisive or comparison.why
     assert comparison.structure.only_a == 0 and comparison.structure.only_b == len(other.rows) - len(plain.rows)
@@ -336,7 +330,7 @@ def test_a_draw_that_stays_and_one_that_does_not(extra: Extra) -> None:
 
 NO_PLAN: Plan = {}
 
-examples = settings(max_examples=12)
+examples = settings(max_examples=8)
 
 
 def some(random: Random, beside: Plan = NO_PLAN) -> dict[tuple[int, str], list[Extra]]:
@@ -351,9 +345,10 @@ def some(random: Random, beside: Plan = NO_PLAN) -> dict[tuple[int, str], list[E
 
 
 @examples
-@given(st.randoms(use_true_random=False))
-def test_any_number_of_harmless_additions(random: Random) -> None:
+@given(st.integers(0, 1 << 32))
+def test_any_number_of_harmless_additions(seed: int) -> None:
     """Values are the same with additions on one side or on both, in any step and place."""
+    random = Random(seed)
     plan = some(random)
     comparison, plain, other = compared(plan, some(random, plan) if random.random() < 0.3 else None)
     assert first_difference(plain, other) is None
@@ -362,9 +357,10 @@ def test_any_number_of_harmless_additions(random: Random) -> None:
 
 
 @examples
-@given(st.randoms(use_true_random=False))
-def test_one_addition_with_an_effect_among_harmless_ones(random: Random) -> None:
+@given(st.integers(0, 1 << 32))
+def test_one_addition_with_an_effect_among_harmless_ones(seed: int) -> None:
     """Diverged, at the first op that shows it, because of an addition; same values where no op does."""
+    random = Random(seed)
     plan = some(random)
     extra, place = random.choice(HARMFUL)
     step = random.randrange(STEPS if place != "end" else STEPS - 1)
@@ -383,24 +379,6 @@ def test_one_addition_with_an_effect_among_harmless_ones(random: Random) -> None
 # --- generators -------------------------------------------------------------------------------------------------------
 
 
-def extra_thread(own: bool) -> None:
-    """A thread that draws, from a generator of its own or from everybody's."""
-
-    def draw() -> None:
-        torch.rand(3, generator=torch.Generator() if own else None)
-
-    thread = threading.Thread(target=draw, name="extra")
-    thread.start()
-    thread.join()
-
-
-@pytest.mark.parametrize(("own", "verdict"), [(True, Verdict.SAME_VALUES), (False, Verdict.DIVERGED)])
-def test_a_thread_that_draws(own: bool, verdict: Verdict) -> None:
-    """One that only one run starts is harmless while nothing else draws from its generator."""
-    comparison, *_ = compared({(STEPS - 1, "end"): [lambda _: extra_thread(own)]})
-    assert comparison.verdict is verdict, comparison.decisive or comparison.why
-
-
 def test_a_state_that_is_left_elsewhere() -> None:
     """A seed that one side sets and nothing draws from changes no op: it is reported, and is no difference."""
     comparison, *_ = compared({(STEPS - 1, "end"): [lambda _: torch.manual_seed(5)]})
@@ -408,40 +386,6 @@ def test_a_state_that_is_left_elsewhere() -> None:
     assert any("torch generator states differ as" in note for note in comparison.notes)
     unchanged, *_ = compared({})
     assert unchanged.verdict is Verdict.IDENTICAL and not unchanged.notes
-
-
-@pytest.mark.parametrize(("seed", "verdict"), [(0, Verdict.IDENTICAL), (5, Verdict.DIVERGED)])
-def test_a_seed_that_is_set_again(seed: int, verdict: Verdict) -> None:
-    """Set where the program sets it anyway it changes nothing; else the next draw differs, with cause rng."""
-
-    def program(again: bool) -> None:
-        torch.manual_seed(0)
-        if again:
-            torch.manual_seed(seed)
-        torch.rand(3)
-
-    with tempfile.TemporaryDirectory() as folder:
-        record = recorder(Path(folder))
-        a, b = [record(lambda again=again: program(again)) for again in (False, True)]
-        comparison = compare(a.path, b.path)
-    assert comparison.verdict is verdict
-    assert comparison.first_value is None or comparison.first_value.cause is Cause.RNG
-
-
-def test_a_killed_run_may_have_put_it_back(tmp_path: Path) -> None:
-    """What puts a draw back may be what is missing: an unfinished trace leaves it open, a whole one does not."""
-    for state, verdict in (("killed", Verdict.UNKNOWN), ("complete", Verdict.DIVERGED)):
-        paths = []
-        for side in "ab":
-            trace = TraceBuilder(tmp_path / f"{state}.{side}.zarr")
-            rows = [
-                trace.op("aten.mul.Tensor", ("train.py", k, "train", f"line {k}"), outputs=[f"m{k}"]) for k in range(9)
-            ]
-            if side == "b":
-                trace.op("aten.rand.default", ("train.py", 50, "log", "extra"), outputs=["x"], rng="state")
-            trace.op("aten.add.Tensor", ("train.py", len(rows), "train", "last"), outputs=["y"])
-            paths.append(trace.finish(state if side == "b" else "complete"))
-        assert compare(*paths).verdict is verdict
 
 
 # --- effects that no digest of a matched op shows ---------------------------------------------------------------------
@@ -463,14 +407,6 @@ def extra_turned(x: Tensor) -> None:
     x.t().copy_(x.clone())
 
 
-def extra_times(x: Tensor) -> None:
-    x.mul_(torch.full((), 1.5))
-
-
-def extra_out(x: Tensor) -> None:
-    torch.add(x, 1.0, out=x)
-
-
 def extra_flipped(x: Tensor) -> None:
     x.copy_(x.flip(0))
 
@@ -484,8 +420,6 @@ HIDDEN = (
     extra_bit,
     extra_as_an_earlier_reader_returned,
     extra_turned,
-    extra_times,
-    extra_out,
     extra_flipped,
     extra_sign_of_zero,
 )

@@ -15,7 +15,6 @@ from views import view_of
 
 from rltrace.diff.align import rows as rows_module
 from rltrace.diff.align.rows import (
-    ANCHOR_ROWS,
     Alignment,
     align,
     before,
@@ -87,13 +86,6 @@ def test_an_alignment_is_one(a: list[Row], b: list[Row]) -> None:
     assert len(found.only_a) + len(found.a) == len(a) and len(found.only_b) + len(found.b) == len(b)
 
 
-@given(st.lists(rows, max_size=30))
-def test_equal_stretches_match_row_by_row(word: list[Row]) -> None:
-    """Nothing is moved, added or removed between a stretch and itself."""
-    found = align(tokens(word), tokens(word))
-    assert pairs(found) == [(i, i) for i in range(len(word))] and not found.moved.any()
-
-
 @st.composite
 def edited(draw: st.DrawFn) -> tuple[list[Row], list[Row], list[tuple[int, int]]]:
     """Two sides of a stretch, each with ops at sites that the other lacks, and the pairs that are meant."""
@@ -120,68 +112,6 @@ def test_known_edits_are_found_exactly(case: tuple[list[Row], list[Row], list[tu
     a, b, meant = case
     found = align(tokens(a), tokens(b))
     assert pairs(found) == meant and not found.moved.any()
-
-
-@given(st.lists(rows, min_size=1, max_size=30), st.integers(0, 30), st.integers(1, 3))
-def test_an_insertion_at_a_new_site_never_shifts_values(word: list[Row], at: int, count: int) -> None:
-    """All values after an insertion differ as well: the rows around it still match one by one."""
-    at = min(at, len(word))
-    later = [Row(r.site, r.op, r.shape, r.value + 100, r.digested) for r in word[at:]]
-    found = align(tokens(word), tokens([*word[:at], *[Row(77, 3, 0, 1)] * count, *later]))
-    assert found.only_a.tolist() == []
-    assert found.only_b.tolist() == list(range(at, at + count))
-
-
-def test_a_moved_row_is_matched_with_itself() -> None:
-    """One op that changed places with its neighbours is moved, not removed and added."""
-    a = [Row(k, 0, 0, k) for k in range(10)]
-    b = [*a[:2], *a[3:7], a[2], *a[7:]]
-    found = align(tokens(a), tokens(b))
-    assert len(found.only_a) == len(found.only_b) == 0
-    assert found.moved.sum() == 1 and (2, 6) in pairs(found)
-
-
-def test_another_shape_is_the_same_op() -> None:
-    """Structure may differ within an execution index: the op is matched, the difference is its arguments."""
-    a = [Row(1, 0, 0, 1), Row(2, 1, 0, 2), Row(3, 2, 0, 3)]
-    found = align(tokens(a), tokens([a[0], Row(2, 1, 1, 9), a[2]]))
-    assert pairs(found) == [(0, 0), (1, 1), (2, 2)]
-
-
-def test_a_retried_op_at_its_own_site() -> None:
-    """One op of a loop body is run twice in one round: that one is extra, later rounds stay in step."""
-    body = [Row(1, 0, 0, 0), Row(2, 1, 0, 0), Row(3, 2, 0, 0)]
-    a = [Row(r.site, r.op, 0, 10 * k + r.site) for k in range(10) for r in body]
-    b = [*a[:17], Row(2, 1, 0, 999), *a[17:]]
-    found = align(tokens(a), tokens(b))
-    assert found.only_b.tolist() == [17] and len(found.only_a) == 0
-
-
-def test_other_sites_but_the_same_ops() -> None:
-    """A renamed function changes every site: equal sequences of ops are matched in order all the same."""
-    a = [Row(1, k % 3, 0, k) for k in range(20)]
-    b = [Row(2, k % 3, 0, k + 50) for k in range(20)]
-    assert pairs(align(tokens(a), tokens(b))) == [(k, k) for k in range(20)]
-
-
-def test_too_different_is_unsure() -> None:
-    """Past the budget nothing is guessed."""
-    rng = np.random.default_rng(0)
-    sites = rng.integers(0, 40, 3_000)
-    a = [Row(int(s), 0, 0, int(s)) for s in sites]
-    b = [Row(int(s), 0, 0, int(s)) for s in rng.permutation([*sites, *range(40)])]  # no site has as many on both sides
-    found = align(tokens(a), tokens(b))
-    assert not found.sure and found.unsure is not None
-
-
-def test_a_long_first_stretch() -> None:
-    """100,000 rows before the first step, with edits all over, are aligned within the budget."""
-    rng = np.random.default_rng(1)
-    a = [Row(k % 140, k % 60, 0, k) for k in range(100_000)]
-    drop = set(rng.integers(0, 100_000, 50).tolist())
-    b = [row for k, row in enumerate(a) if k not in drop]
-    found = align(tokens(a), tokens(b))
-    assert found.sure and found.only_a.tolist() == sorted(drop) and len(found.only_b) == 0
 
 
 def test_loops_that_were_cut_off_do_not_slide() -> None:
@@ -252,25 +182,6 @@ def test_a_draw_at_another_site_and_place() -> None:
     assert pairs(found) == [(1, 0), (2, 1)]
 
 
-def test_runs_that_are_certain() -> None:
-    """Long runs of equal rows that occur once; not where values come from a draw and not from outside."""
-    word = [Row(k, k % 3, 0, k) for k in range(40)]
-    whole = 0, 40, 0, 42
-    longer = tokens([Row(90, 0, 0, 90), Row(91, 0, 0, 91), *word])
-    at_a, at_b = equal_runs(tokens(word), longer, whole)
-    assert at_a.tolist() == list(range(40)) and at_b.tolist() == list(range(2, 42))
-    drawn = [replace(word[0], draws=True), *(replace(row, reads=(1,)) for row in word[1:])]
-    assert len(equal_runs(tokens(drawn), longer, whole)[0]) == 0
-    fed = [drawn[0], replace(word[1], reads=(1, 0)), *drawn[2:]]
-    assert equal_runs(tokens(fed), longer, whole)[0].tolist() == list(range(1, 40))
-    assert len(equal_runs(tokens([replace(row, digested=False) for row in word]), longer, whole)[0]) == 0
-    part_a, part_b = equal_runs(tokens(word), longer, (4, 39, 5, 42))
-    assert part_a.tolist() == list(range(4, 39)) and part_b.tolist() == list(range(6, 41))
-    by_reading = tokens(fed)
-    by_reading = replace(by_reading, links=np.where(by_reading.links > 0, by_reading.links | 2, 0))
-    assert len(equal_runs(by_reading, longer, whole)[0]) == 0  # that a row read outside data says nothing of the next
-
-
 def test_extra_and_moved_rows_alone() -> None:
     """Where every row of one side equals one of the other, that explains it; otherwise something differs."""
     a = [Row(k, k % 3, 0, k) for k in range(12)]
@@ -321,21 +232,6 @@ def test_the_rows_before_a_pair() -> None:
     whole = np.ones(4, bool)
     assert [before(found, whole, k) for k in range(4)] == [(0, 0), (1, 1), (3, 2), (4, 3)]
     assert before(alignment([0], [3], moved=(0,)), np.ones(1, bool), 0) == (0, 0)
-
-
-def test_where_a_range_may_be_cut() -> None:
-    """After the last long run of adjacent pairs, and where no moved pair lies across."""
-    n = ANCHOR_ROWS
-    assert safe_cut(alignment(list(range(n)), list(range(3, n + 3)))) == (n, n + 3)
-    assert safe_cut(alignment(list(range(n - 1)), list(range(n - 1)))) == (0, 0)
-    gap = [*range(n), *range(n + 2, n + 4)]
-    assert safe_cut(alignment(gap, [*range(n + 2)])) == (n, n)
-    assert safe_cut(alignment([*range(2 * n)], [*range(2 * n)]), n + 3) == (n + 3, n + 3)
-    assert safe_cut(alignment([*range(2 * n)], [*range(2 * n)]), n - 1) == (0, 0)
-    across = alignment([*range(n + 1)], [*range(1, n + 1), 0], moved=(n,))
-    assert safe_cut(across) == (0, 0)
-    behind = alignment([*range(n + 2)], [*range(n), n + 1, n], moved=(n, n + 1))
-    assert safe_cut(behind) == (n, n)
 
 
 # --- slow, obvious references -----------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ cuts = st.sets(st.integers(0, LONG), max_size=4)
 edits = st.dictionaries(st.integers(0, LONG), st.sampled_from(["op", "value"]), max_size=3)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.integers(1, LONG), st.integers(1, LONG), cuts, cuts, edits)
 def test_search_equals_a_scan(
     rows_a: int, rows_b: int, cuts_a: set[int], cuts_b: set[int], edit: dict[int, str]

@@ -61,26 +61,6 @@ def cut(a: StreamView, b: StreamView) -> list[tuple[int, int, int, int, str]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
-        ([], [], [(0, 2, 0, 2, "r")]),
-        (["xy"], ["xy"], [(0, 2, 0, 2, "esr"), (2, 4, 2, 4, "r")]),
-        (["xy", "z"], ["xy", "z"], [(0, 3, 0, 3, "esr"), (3, 5, 3, 5, "r")]),
-        (["xy", "z"], ["xyw", "z"], [(0, 2, 0, 3, "er"), (2, 3, 3, 4, "esr"), (3, 5, 4, 6, "r")]),
-        (["xy", "z"], ["yx", "z"], [(0, 2, 0, 2, "erd"), (2, 3, 2, 3, "esr"), (3, 5, 3, 5, "r")]),
-        (["xy", "z", "pq"], ["xy"], [(0, 2, 0, 2, "esr"), (2, 7, 2, 4, "r")]),
-        (["xy"], ["xy", "z", "pq"], [(0, 2, 0, 2, "esr"), (2, 4, 2, 7, "r")]),
-        (["xy", "z", "pq"], [], [(0, 7, 0, 2, "r")]),
-    ],
-)
-def test_blocks(tmp_path: Path, a: Steps, b: Steps, expected: list[tuple[int, int, int, int, str]]) -> None:
-    """Adjacent equal steps are one block, and all that follows the last common step, where a window holds it."""
-    views = side(tmp_path / "a.zarr", a, "kl"), side(tmp_path / "b.zarr", b, "kl")
-    assert cut(*views) == expected
-    assert [(y0, y1, x0, x1) for x0, x1, y0, y1, _ in cut(*views[::-1])] == [block[:4] for block in expected]
-
-
 def test_steps_that_were_not_recorded(tmp_path: Path) -> None:
     """Digests of steps that were not recorded prove nothing."""
     a = side(tmp_path / "a.zarr", ["x", "y", "z"], recorded=[True, False, True])

@@ -160,7 +160,7 @@ def test_damage_is_a_line_of_its_own(record: Record) -> None:
     assert "cannot be read" in browser.pieces[at].trouble and not browser.pieces[at].is_open
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.data())
 def test_any_two_programs(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Ops dropped, repeated and run otherwise at random: no row is lost or shown twice."""

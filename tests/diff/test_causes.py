@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from programs import KERNEL, Do, Machine, Record, training
+from programs import KERNEL, Do, Record, training
 from views import both, compare_in
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Finding, InputsMatch, Verdict
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import Kind, Origin, Phase, RowFlag
+from rltrace.trace.format.schema import Origin, Phase, RowFlag
 
 OTHER_KERNEL = tuple({**KERNEL, "isa": "AVX512"}.items())
 
@@ -90,15 +90,6 @@ def test_other_settings_that_have_nothing_to_do_with_the_op(tmp_path: Path) -> N
     ]
 
 
-def test_other_settings_with_equal_bits_are_no_difference(tmp_path: Path) -> None:
-    """A loop under no_grad on one side alone computes the same: identical."""
-    a, b = (
-        one_op(tmp_path / f"{side}.zarr", "ATen", {**UNDER, "grad_mode": side == "a"}, output="y")
-        for side in ("a", "b")
-    )
-    assert compare(a, b).verdict is Verdict.IDENTICAL
-
-
 def found_under(folder: Path, library: str, changed: dict[str, object]) -> Finding:
     a = one_op(folder / "a.zarr", library, UNDER, output="y")
     b = one_op(folder / "b.zarr", library, {**UNDER, **changed}, output="z")
@@ -154,28 +145,6 @@ def test_one_edit(record: Record, name: str, nth: int, edit: dict[str, object], 
     assert (found.inputs_match is InputsMatch.DIFFER) is (cause is Cause.OUTSIDE)
 
 
-@pytest.mark.parametrize("missing", ["a", "b", "both"])
-def test_computation(record: Record, missing: str) -> None:
-    """Kernel evidence missing on a side: computation, saying where it is missing."""
-    program = training()
-    place = places(program, "aten.mm.default")[2]
-    a = record(changed(program, place, kernel=None) if missing != "b" else program)
-    b = record(changed(program, place, noise="x", kernel=None if missing != "a" else tuple(KERNEL.items())))
-    assert value_of(compare(a.path, b.path)).cause is Cause.COMPUTATION
-
-
-def test_arguments_shapes(record: Record) -> None:
-    """Another shape: arguments, with both shapes; it is the same op all the same."""
-    program = training()
-    place = places(program, "aten.mul.Tensor")[3]
-    a, b = record(program), record(changed(program, place, shape=(8,)))
-    comparison = compare(a.path, b.path)
-    found = value_of(comparison)
-    assert (found.cause, found.a_index, found.b_index) == (Cause.ARGUMENTS, a.rows[place], b.rows[place])
-    assert "float32[4]" in found.explanation and "float32[8]" in found.explanation
-    assert comparison.first == found
-
-
 def test_extra_draw_then_rng(record: Record) -> None:
     """An extra draw: control flow diverges there first, and the next op that draws finds its generator elsewhere."""
     program = training()
@@ -193,93 +162,7 @@ def test_extra_draw_then_rng(record: Record) -> None:
     assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 1)
 
 
-def test_generator_elsewhere_from_the_start(record: Record, tmp_path: Path) -> None:
-    """Another seed: rng at the first op that draws."""
-    for trace, seed in both(tmp_path, 0, 100):
-        Machine(trace, generator=seed).run(training())
-    found = value_of(compare_in(tmp_path))
-    assert (found.cause, found.a_index, found.identical_before) == (Cause.RNG, 0, 0)
-
-
-def test_untracked_write(record: Record) -> None:
-    """Weights changed between steps without any op: untracked-write at their next use, not a fault of that op."""
-    program = training()
-    step = places(program, "step")[1]
-    a = record(program)
-    b = record([*program[: step + 1], Do("alias", (), "w2", noise="numpy"), *program[step + 1 :]])
-    found = value_of(compare(a.path, b.path))
-    place = next(p for p in places(program, "aten.mm.default") if p > step)
-    assert (found.cause, found.a_index) == (Cause.UNTRACKED_WRITE, a.rows[place])
-    assert "without any recorded op" in found.explanation
-
-
-def test_receivers_are_not_named(record: Record) -> None:
-    """What only passes a difference on is never the finding: everything after the origin differs here."""
-    program = training()
-    place = places(program, "aten.addmm.default")[0]
-    a, b = record(program), record(changed(program, place, noise="x"))
-    comparison = compare(a.path, b.path)
-    assert value_of(comparison).a_index == a.rows[place]
-    assert comparison.curves and comparison.curves[0].step == 0
-    assert comparison.curves[0].name == "losses.append(loss.item())"
-
-
-def test_values_that_become_equal_again(record: Record) -> None:
-    """A difference that a comparison swallows one op later is found all the same, and where it was."""
-    program = training()
-    place = places(program, "aten.mul.Tensor")[0]
-    lone = Do("aten.sort.default", ("x0",), "s", 40)
-    same = [*program[: place + 1], lone, *program[place + 1 :]]
-    other = [*program[: place + 1], replace(lone, noise="x"), *program[place + 1 :]]
-    a, b = record(same), record(other)
-    found = value_of(compare(a.path, b.path))
-    assert (found.cause, found.a_index) == (Cause.SAME_KERNEL, a.rows[place + 1])
-
-
 # --- causes that need rows by hand ----------------------------------------------------------------------------------
-
-
-def test_before_window(tmp_path: Path) -> None:
-    """A tensor that differs when recording begins: before-window, naming it."""
-    for trace, side in both(tmp_path):
-        trace.window(5)
-        weight = f"weight {side}"
-        trace.op("rltrace.state", site=(), kind=Kind.WINDOW, inputs=[("outside", weight)], module="net", scalars=["w"])
-        trace.op("aten.mm.default", inputs=[("outside", weight)], outputs=[f"y {side}"])
-        trace.end_step()
-    found = value_of(compare_in(tmp_path))
-    assert (found.cause, found.a_index, found.op) == (Cause.BEFORE_WINDOW, 0, "window")
-    assert "net w already differed" in found.explanation
-
-
-WROTE = In(1, "v")
-
-
-@pytest.mark.parametrize(
-    ("opening", "reads", "cause"),
-    [
-        (("w", "w"), (("outside", "w"), ("outside", "v")), Cause.UNTRACKED_WRITE),
-        (("w", "w"), (("outside", "u"), ("outside", "v")), Cause.OUTSIDE),
-        (("w", "v"), (("outside", "w"), ("outside", "v")), Cause.BEFORE_WINDOW),
-        (("v", "v"), (("outside", "w"), WROTE), Cause.UNTRACKED_WRITE),
-        (("v", "v"), (WROTE, ("outside", "w")), Cause.UNTRACKED_WRITE),
-        (("w", "w"), (("outside", "w"), WROTE), Cause.BEFORE_WINDOW),
-        (("w", "w"), (WROTE, ("outside", "w")), Cause.BEFORE_WINDOW),
-        (("x", "x"), (("outside", "w"), WROTE), Cause.ARGUMENTS),
-    ],
-)
-def test_what_a_window_began_with(
-    tmp_path: Path, opening: tuple[str, str], reads: tuple[object, object], cause: Cause
-) -> None:
-    """Its opening rows distinguish memory that changed since from data that came in, and from what differed before."""
-    for trace, side in both(tmp_path):
-        k = "ab".index(side)
-        trace.window(5)
-        trace.op("rltrace.state", (), [("outside", opening[k])], kind=Kind.WINDOW, module="net", scalars=["w"])
-        trace.op("aten.add.Tensor", inputs=[("outside", "k")], outputs=["v"])
-        trace.op("aten.mm.default", inputs=[reads[k]], outputs=[f"y {side}"])
-        trace.end_step()
-    assert value_of(compare_in(tmp_path)).cause is cause
 
 
 STATE = "it may have read state that is in no argument"
@@ -307,23 +190,6 @@ def test_code_outside_torch(tmp_path: Path, op: str, library: str, inputs: list[
     assert found.endswith("; ".join(notes))
 
 
-def test_uninitialised(tmp_path: Path) -> None:
-    """A buffer that was not full is averaged: the op that read it is the origin, of unknown cause."""
-    for trace, side in both(tmp_path):
-        empty = trace.op("aten.empty.memory_format", outputs=[], flags=RowFlag.ALLOCATION)
-        trace.op("aten.copy_.default", inputs=["overwritten", ("outside", "x")], outputs=["slice"])
-        copied = trace.op("aten.clone.default", inputs=[In(empty)], outputs=[f"junk {side}"], flags=RowFlag.MARKED)
-        mean = trace.op("aten.mean.default", inputs=[copied], outputs=[f"mean {side}"], flags=RowFlag.MARKED)
-        added = trace.op("aten.add.Tensor", inputs=[mean], outputs=[f"sum {side}"])
-        trace.op("aten.add_.Tensor", inputs=[added], outputs=[f"weight {side}"], phase=Phase.OPTIMIZER)
-        trace.end_step()
-    comparison = compare_in(tmp_path)
-    found = value_of(comparison)
-    assert (found.cause, found.op, found.a_index) == (Cause.UNKNOWN, "aten.clone.default", 2)
-    assert "it reads memory that no recorded op wrote" in found.explanation
-    assert comparison.marked.differing >= 1
-
-
 @pytest.mark.parametrize(
     ("op", "phase", "verdict"),
     [
@@ -343,56 +209,6 @@ def test_who_computes_with_unwritten_memory(tmp_path: Path, op: str, phase: Phas
     comparison = compare_in(tmp_path)
     assert comparison.verdict is verdict
     assert comparison.marked.unused == (verdict is Verdict.IDENTICAL)
-
-
-def test_unwritten_memory_alone_is_no_verdict(tmp_path: Path) -> None:
-    """Rows that may hold unwritten bytes differ, nothing else does: identical, and the rows are counted."""
-    for trace, side in both(tmp_path):
-        trace.op(
-            "aten.clone.default", inputs=[("mixed", f"junk {side}")], outputs=[f"copy {side}"], flags=RowFlag.MARKED
-        )
-        trace.op("aten.mm.default", inputs=[("outside", "x")], outputs=["y"])
-        trace.end_step()
-    comparison = compare_in(tmp_path)
-    assert comparison.verdict is Verdict.IDENTICAL
-    assert (comparison.marked.rows, comparison.marked.differing) == (1, 1)
-    assert comparison.marked.first is not None and "aten.clone.default" in comparison.marked.first
-
-
-def test_number_read_from_unwritten_memory(tmp_path: Path) -> None:
-    """A number that reaches Python from unwritten memory can turn control flow: that is a finding."""
-    for trace, side in both(tmp_path):
-        number = 1.5 if side == "a" else 2.5
-        trace.op("aten._local_scalar_dense.default", inputs=[("mixed", side)], value=number, flags=RowFlag.MARKED)
-    assert value_of(compare_in(tmp_path)).cause is Cause.UNKNOWN
-
-
-def test_bytes_of_another_stream_are_not_guessed_at(tmp_path: Path) -> None:
-    """An input that another thread wrote and that differs has no cause that this stream could show."""
-    for trace, side in both(tmp_path):
-        trace.op("aten.mm.default", inputs=[In(origin=Origin.UNKNOWN, digest=f"x {side}")], outputs=[f"y {side}"])
-    found = value_of(compare_in(tmp_path))
-    assert (found.cause, found.inputs_match) == (Cause.UNKNOWN, InputsMatch.DIFFER)
-
-
-def test_overwritten_arguments_are_no_inputs(tmp_path: Path) -> None:
-    """An op that only overwrites an argument does not read it: its other inputs decide."""
-    for trace, side in both(tmp_path):
-        trace.op(
-            "aten.copy_.default",
-            inputs=[In(origin=Origin.OVERWRITTEN), ("outside", f"x {side}")],
-            outputs=[f"copy {side}"],
-        )
-    found = value_of(compare_in(tmp_path))
-    assert (found.cause, found.explanation.split(" ")[1]) == (Cause.OUTSIDE, "1")
-
-
-def test_a_view_read_before_stands_for_the_bytes(tmp_path: Path) -> None:
-    """A link to an earlier row that read the same view is as good as that row's digest."""
-    for trace, side in both(tmp_path):
-        first = trace.op("aten.mm.default", inputs=[("outside", "w")], outputs=["y"])
-        trace.op("aten.mul.Tensor", inputs=[In(first, slot=0, known=True)], outputs=[f"z {side}"])
-    assert value_of(compare_in(tmp_path)).inputs_match is InputsMatch.INFERRED
 
 
 def test_reads_of_one_side_only_are_no_difference(tmp_path: Path) -> None:
@@ -419,21 +235,6 @@ def test_source_and_destination_overlap(tmp_path: Path) -> None:
     found = value_of(compare_in(tmp_path))
     assert (found.cause, found.op) == (Cause.KERNEL, "aten.copy_.default")
     assert "source and destination overlap" in found.explanation
-
-
-@pytest.mark.parametrize("evidence", ["rows", "settings", "none"])
-def test_another_kernel_explains_nothing_where_inputs_are_not_known(tmp_path: Path, evidence: str) -> None:
-    """Whether the inputs matched is not known: another kernel is a lead then, and the cause is not known."""
-    other = {**KERNEL, "isa": "AVX512"} if evidence == "rows" else KERNEL
-    for trace, side in both(tmp_path):
-        trace.fact("cpu.capability", side if evidence == "settings" else "same")
-        kernel = KERNEL if side == "a" else other
-        trace.op("aten.mm.default", inputs=["unknown"], outputs=[f"y {side}"], kernel=kernel)
-    comparison = compare_in(tmp_path)
-    found = value_of(comparison)
-    assert (found.cause, found.inputs_match) == (Cause.UNKNOWN, InputsMatch.UNKNOWN)
-    assert ("which explains it if they match" in found.explanation) == (evidence != "none")
-    assert any("--verify-inputs" in command for command in comparison.advice)
 
 
 def test_an_op_of_a_program_run_again_is_run_again_with_its_inputs(tmp_path: Path) -> None:
@@ -463,35 +264,6 @@ def test_a_label_for_the_profiler_is_reported_as_its_line(record: Record) -> Non
     assert (
         comparison.first.explanation == "only B runs it; there A continues with optimizer.step() at train.py:29 (train)"
     )
-
-
-def test_of_a_compiled_region_it_is_said_that_nothing_inside_was_seen(tmp_path: Path) -> None:
-    """Inputs match, outputs differ: the kernels are compared as ever, and the way to see more is named."""
-    kernel = {"library": "Inductor", "names": ["extern_kernels.mm", "cpp_fused_sin_0"], "code": "aa"}
-    for trace, code in both(tmp_path, "aa", "bb"):
-        trace.op("aten.ones.default", outputs=["x"])
-        trace.op("inductor.compiled_graph", inputs=[0], outputs=[f"y {code}"], kernel={**kernel, "code": code})
-    found = value_of(compare_in(tmp_path))
-    assert found.cause is Cause.KERNEL
-    assert "code aa against bb" in found.explanation
-    assert "--compile eager" in found.explanation
-
-
-@pytest.mark.parametrize("isa", ["AVX2", "AVX512"])
-def test_packed_parameters_are_no_inputs(tmp_path: Path, isa: str) -> None:
-    """Weights inside an object are in no link: equal inputs prove nothing, and neither the kernel is blamed."""
-    for trace, side in both(tmp_path):
-        trace.op(
-            "quantized.linear_dynamic.default",
-            inputs=[("outside", "x")],
-            outputs=[f"y {side}"],
-            scalars=["T", {"object": "ScriptObject"}, True],
-            kernel={**KERNEL, "isa": isa if side == "b" else "AVX2"},
-        )
-    found = value_of(compare_in(tmp_path))
-    assert (found.cause, found.inputs_match) == (Cause.UNKNOWN, InputsMatch.UNKNOWN)
-    assert "an object whose content is not recorded" in found.explanation
-    assert ("which explains it if they match" in found.explanation) is (isa == "AVX512")
 
 
 @pytest.mark.parametrize("trained", [True, False])

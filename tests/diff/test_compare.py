@@ -59,54 +59,6 @@ def test_strict_wants_the_same_ops(record: Record) -> None:
     assert (comparison.verdict, comparison.agrees) == (Verdict.SAME_VALUES, False)
 
 
-def test_logging_before_a_parameter_is_first_used(record: Record) -> None:
-    """The log line reads a weight before the program does, so the reads stand at other rows: still same-values."""
-    program = training()
-    norm = Do("aten.norm.default", ("w1",), "n", 60)
-    logged = [item for do in program for item in ([norm, do] if do.name == "outside" else [do])]
-    assert compare(record(program).path, record(logged).path).verdict is Verdict.SAME_VALUES
-
-
-def test_a_difference_behind_added_logging(record: Record) -> None:
-    """Log lines first, another kernel later: the difference in values is found at its op, the log lines harmless."""
-    program = training(6)
-    place = [p for p, do in enumerate(program) if do.name == "aten.mm.default"][6]
-    a = record(program)
-    b = record(
-        after([*program[:place], replace(program[place], noise="x"), *program[place + 1 :]], "aten.sub.Tensor", *LOG)
-    )
-    comparison = compare(a.path, b.path)
-    assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.first.cause is Cause.CONTROL_FLOW
-    assert comparison.first_value.a_index == a.rows[place]
-    assert comparison.first_value.cause is Cause.SAME_KERNEL
-    assert comparison.decisive == comparison.first_value
-
-
-def test_ops_in_another_order(record: Record) -> None:
-    """Independent chains at one place in the code swap (a set of strings): same-values, reordered, no finding."""
-
-    def program(names: tuple[str, ...]) -> list[Do]:
-        done = [Do("aten.randn.default", (), f"w{n}", 1) for n in ("a", "b", "c")]
-        for _ in range(3):
-            for n in names:
-                done += [
-                    Do("aten.mm.default", (f"w{n}", f"w{n}"), f"h{n}", 10, module=f"net.{n}"),
-                    Do("aten.relu.default", (f"h{n}",), f"r{n}", 11, module=f"net.{n}"),
-                    Do("aten.clone.default", (f"r{n}",), f"c{n}", 12),
-                ]
-            done += [Do("aten.stack.default", ("ca", "cb", "cc"), "s", 20), Do("step")]
-        return done
-
-    a, b = record(program(("a", "b", "c"))), record(program(("c", "a", "b")))
-    comparison = compare(a.path, b.path)
-    assert comparison.verdict is Verdict.SAME_VALUES
-    assert comparison.structure.reordered > 0
-    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 0)
-    assert (comparison.first, comparison.first_value) == (None, None)
-    assert {hunk.kind for hunk in comparison.structure.hunks} == {"reordered"}
-
-
 def test_equal_structure_in_another_order(record: Record) -> None:
     """The same, where only the values show that two rows changed places."""
 
@@ -132,16 +84,6 @@ def test_swapped_numbers_are_no_permutation(record: Record) -> None:
     assert comparison.first_value.a_index == 0
 
 
-def test_extra_op_whose_bytes_are_used(record: Record) -> None:
-    """B rescales the observation before the net sees it: control-flow, harmful, though the net's own ops match."""
-    program = training(2)
-    place = next(p for p, do in enumerate(program) if do.name == "aten.mul.Tensor")
-    clamp = Do("aten.clamp_.default", ("h",), "h", 70, source="h.clamp_(-1, 1)")
-    comparison = compare(record(program).path, record([*program[:place], clamp, *program[place:]]).path)
-    assert comparison.verdict is Verdict.DIVERGED
-    assert (comparison.first.cause, comparison.first.op) == (Cause.CONTROL_FLOW, "aten.clamp_.default")
-
-
 def test_extra_op_whose_bytes_are_used_without_a_trace(tmp_path: Path) -> None:
     """A one-sided write that a matched op computes with is harmless where every output comes out equal."""
     for trace, side in both(tmp_path):
@@ -154,14 +96,6 @@ def test_extra_op_whose_bytes_are_used_without_a_trace(tmp_path: Path) -> None:
     assert (comparison.verdict, comparison.decisive) == (Verdict.SAME_VALUES, None)
     assert comparison.first.b_index == 1
     assert "affects results" not in comparison.first.explanation
-
-
-def test_removed_op(record: Record) -> None:
-    """An op that A alone has counts on A's side."""
-    program = training()
-    comparison = compare(record(after(program, "aten.sub.Tensor", LOG[0])).path, record(program).path)
-    assert (comparison.verdict, comparison.structure.only_a) == (Verdict.SAME_VALUES, 4)
-    assert comparison.first.b_index is None
 
 
 # --- ops that are equal in all that is recorded -----------------------------------------------------------------------
@@ -210,14 +144,6 @@ def test_one_run_ended_earlier(record: Record) -> None:
     assert (turned.cause, turned.b_index) == (Cause.ENDED, None)
 
 
-def test_a_run_that_ended_within_a_step(record: Record) -> None:
-    """A complete trace that stops within a step that the other went through has ended."""
-    program = training(3)
-    comparison = compare(record(program).path, record(program[:-5]).path)
-    assert (comparison.verdict, comparison.first is not None) == (Verdict.DIVERGED, True)
-    assert comparison.first.cause is Cause.ENDED
-
-
 def test_a_last_log_line_is_no_early_end(record: Record) -> None:
     """An extra evaluation printed at the very end is an addition, not an early end of the other run."""
     program = training(3)
@@ -225,24 +151,22 @@ def test_a_last_log_line_is_no_early_end(record: Record) -> None:
     assert (comparison.verdict, comparison.structure.only_b) == (Verdict.SAME_VALUES, 3)
 
 
-@pytest.mark.parametrize("state", ["killed", "stopped"])
-def test_equal_so_far(record: Record, state: str) -> None:
-    """The shorter trace is not complete: nothing differs yet, and nothing more is claimed."""
-    a, b = record(training(3), state=state), record(training(5))
-    comparison = compare(a.path, b.path)
-    assert (comparison.verdict, comparison.agrees) == (Verdict.UNKNOWN, None)
-    assert comparison.first is None
-    assert "equal so far" in comparison.why and state in comparison.why
-
-
 @pytest.mark.parametrize(
     ("programs", "states", "verdict", "unfinished"),
     [
         ((training(), []), ("complete", "killed"), Verdict.UNKNOWN, ("b",)),
+        ((training(3), training(5)), ("killed", "complete"), Verdict.UNKNOWN, ("a",)),
+        ((training(3), training(5)), ("stopped", "complete"), Verdict.UNKNOWN, ()),
         ((training(), training()), ("killed", "killed"), Verdict.UNKNOWN, ("a", "b")),
         ((training(), training()), ("stopped", "stopped"), Verdict.IDENTICAL, ()),
     ],
-    ids=["killed before a commit", "both killed at one row", "both stopped by --until"],
+    ids=[
+        "killed before a commit",
+        "killed earlier",
+        "stopped earlier",
+        "both killed at one row",
+        "both stopped by --until",
+    ],
 )
 def test_unfinished_traces_that_agree(
     record: Record, programs: Any, states: tuple[str, str], verdict: Verdict, unfinished: tuple[str, ...]
@@ -250,6 +174,7 @@ def test_unfinished_traces_that_agree(
     """They are equal so far; recordings that were ended at one step are compared as what they are."""
     comparison = compare(*(record(do, state=state).path for do, state in zip(programs, states, strict=True)))
     assert (comparison.verdict, comparison.unfinished) == (verdict, unfinished)
+    assert (comparison.agrees, comparison.first) == (None if verdict is Verdict.UNKNOWN else True, None)
     assert ("equal so far" in comparison.why) is (verdict is Verdict.UNKNOWN)
 
 
@@ -354,29 +279,15 @@ def two_streams(path: Path, main: str, worker: str, step_of_worker: int = 0) -> 
     return trace.finish()
 
 
-def test_streams_that_cannot_be_ordered(tmp_path: Path) -> None:
-    """Two threads differ within one step: one finding for each, and no first."""
-    comparison = compare(two_streams(tmp_path / "a.zarr", "x", "x", 1), two_streams(tmp_path / "b.zarr", "y", "y", 1))
-    assert (comparison.verdict, comparison.first) == (Verdict.DIVERGED, None)
-    assert sorted(f.stream for f in comparison.unordered) == ["rank0/main", "rank0/main/thread:loader"]
-
-
-def test_streams_that_steps_order(tmp_path: Path) -> None:
-    """The threads of one process are ordered by its steps."""
-    comparison = compare(two_streams(tmp_path / "a.zarr", "x", "x", 2), two_streams(tmp_path / "b.zarr", "y", "y", 2))
-    assert comparison.first.stream == "rank0/main"
-    assert comparison.unordered == ()
-
-
-def test_two_processes(tmp_path: Path) -> None:
-    """Ranks are compared by name; what differs in both has no order."""
-    for trace, side in both(tmp_path):
-        for rank in (0, 1, 2):
-            stream = trace.process(f"rank{rank}/main").stream()
-            stream.op("aten.mm.default", inputs=[("outside", side if rank else "same")], outputs=["y"])
-    comparison = compare_in(tmp_path)
-    assert [f.stream for f in comparison.unordered] == ["rank1/main", "rank2/main"]
-    assert comparison.compared["rank0/main"] == 1
+def test_streams_are_ordered_by_steps(tmp_path: Path) -> None:
+    """Two threads that differ within one step: a finding for each, and no first; in two steps the earlier is first."""
+    one, two = (
+        compare(two_streams(tmp_path / f"a{step}", "x", "x", step), two_streams(tmp_path / f"b{step}", "y", "y", step))
+        for step in (1, 2)
+    )
+    assert (one.verdict, one.first) == (Verdict.DIVERGED, None)
+    assert sorted(f.stream for f in one.unordered) == ["rank0/main", "rank0/main/thread:loader"]
+    assert (two.first.stream, two.unordered) == ("rank0/main", ())
 
 
 @pytest.mark.parametrize(("draws", "verdict"), [(False, Verdict.SAME_VALUES), (True, Verdict.DIVERGED)])
@@ -413,13 +324,6 @@ def test_optimizers_out_of_step(record: Record) -> None:
     comparison = compare(a.path, b.path)
     assert (comparison.first.cause, comparison.first.step) == (Cause.ENDED, 6)
     assert (comparison.first.optimizer.name, comparison.first.optimizer.count) == ("SGD", 3)
-
-
-def test_an_attempt_more_in_the_middle(record: Record) -> None:
-    """An extra attempt of the critic changes its later steps: found at the critic's op, not at the actor's."""
-    a, b = record(actor_critic("acacac")), record(actor_critic("accacac"))
-    comparison = compare(a.path, b.path)
-    assert comparison.verdict is Verdict.DIVERGED
 
 
 def windowed(
@@ -553,7 +457,7 @@ def test_a_difference_before_a_window_of_jax(tmp_path: Path) -> None:
 # --- damage ---------------------------------------------------------------------------------------------------------
 
 
-def big(path: Path, *odd: int, segments: int = 3, rows: int = 5_000, late_log: bool = False) -> Path:
+def big(path: Path, *odd: int, segments: int = 3, rows: int = 500, late_log: bool = False) -> Path:
     """Plain rows over several segments; ``odd``: rows whose output is another one."""
     trace = TraceBuilder(path)
     for row in range(segments * rows):
@@ -575,7 +479,7 @@ def damage(path: Path, segment: int, shorten: bool = False) -> None:
     file.write_bytes(bytes(data[: len(data) // 2] if shorten else data))
 
 
-@pytest.mark.parametrize(("side", "odd"), [("a", 12_000), ("b", 4_999)], ids=["after the hole", "right before it"])
+@pytest.mark.parametrize(("side", "odd"), [("a", 1_200), ("b", 499)], ids=["after the hole", "right before it"])
 def test_a_hole_that_does_not_matter(tmp_path: Path, side: str, odd: int) -> None:
     """Digests after the hole are equal, so what is in it is equal too; or a window reaches into it."""
     big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr", odd)
@@ -585,11 +489,11 @@ def test_a_hole_that_does_not_matter(tmp_path: Path, side: str, odd: int) -> Non
 
 def test_a_hole_that_hides_the_answer(tmp_path: Path) -> None:
     """The first difference lies where a side cannot be read: unknown, naming the hole, whatever differs later."""
-    a, b = big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr", 7_000, 12_000)
+    a, b = big(tmp_path / "a.zarr"), big(tmp_path / "b.zarr", 700, 1_200)
     damage(b, 1)
     comparison = compare(a, b)
     assert (comparison.verdict, comparison.first, comparison.agrees) == (Verdict.UNKNOWN, None, None)
-    assert any(hole.side == "b" and hole.first == 5_000 for hole in comparison.holes)
+    assert any(hole.side == "b" and hole.first == 500 for hole in comparison.holes)
     assert "rltrace verify" in comparison.advice[0]
 
 
@@ -615,16 +519,4 @@ def test_equal_but_damaged(tmp_path: Path) -> None:
     damage(b, 1, shorten=True)
     comparison = compare(a, b)
     assert comparison.verdict is Verdict.IDENTICAL
-    assert comparison.b.processes[0].state == "damaged" and comparison.holes[0].first == 5_000
-
-
-def test_long_stretches_are_cut_where_both_agree(tmp_path: Path) -> None:
-    """More rows without a step than are aligned at a time: an op added early and one late are both found."""
-    for trace, side in both(tmp_path):
-        for row in range(70_000):
-            if side == "b" and row in (10, 69_000):
-                trace.op("aten.mean.default", ("train.py", 99, "log", "log()"), outputs=["m"])
-            trace.op("aten.relu.default", ("train.py", row % 50, "train", f"{row % 50}"), outputs=[row])
-    comparison = compare_in(tmp_path)
-    assert comparison.verdict is Verdict.SAME_VALUES
-    assert [(h.a_start, h.b_start, h.b_count) for h in comparison.structure.hunks] == [(10, 10, 1), (69_000, 69_001, 1)]
+    assert comparison.b.processes[0].state == "damaged" and comparison.holes[0].first == 500

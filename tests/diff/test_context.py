@@ -45,19 +45,3 @@ def test_an_order_that_cannot_be_computed() -> None:
     matching = Matching(0)
     matching.add_reordered(0, 0, 3)
     assert matching.partner(1) is None
-
-
-def test_partners_in_reordered_rows() -> None:
-    """Computed once; row 0 is a partner, and a row may have none."""
-    asked = []
-
-    def pair(*place: int) -> np.ndarray:
-        asked.append(place)
-        return np.array([1, 0, -1])
-
-    matching = Matching(0, pair)
-    matching.add_reordered(0, 0, 3)
-    assert [matching.partner(row) for row in (0, 1, 2, 3)] == [1, 0, None, None] and asked == [(0, 0, 3)]
-    unknown = Matching(0)
-    unknown.add_reordered(0, 0, 3)
-    assert unknown.partner(1) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from views import both, compare_in
 
 from rltrace.diff import compare
 from rltrace.diff.base.coverage import (
@@ -98,18 +97,6 @@ def test_how_the_recorder_came_by_digests(tmp_path: Path) -> None:
         paths.append(builder.finish())
         assert said in document_text(info_document(describe(open_trace(paths[-1]))))
     assert compare(*paths).system == ()
-
-
-def test_which_engine_recorded(tmp_path: Path) -> None:
-    """Rows of both are the same, so it is no difference between two runs."""
-    for builder, facts in both(
-        tmp_path, {"native": True, "native.ops": 9}, {"native": False, "native.why_not": "none"}
-    ):
-        builder.op("aten.mm.default", outputs=["x"])
-        for fact, value in facts.items():
-            builder.fact(f"engine.{fact}", value)
-    found = compare_in(tmp_path)
-    assert (found.verdict, found.system, found.notes) == (Verdict.IDENTICAL, (), ())
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,9 @@ from views import both, compare_in, paths_in
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Comparison, Drift, DriftPoint, Verdict
-from rltrace.diff.metrics.curves import compare_series, distances, drift_of, growth, range_of
+from rltrace.diff.metrics.curves import compare_series, drift_of, growth, range_of
 from rltrace.diff.metrics.series import ITEM, Series, all_series, item_series
 from rltrace.testing import TraceBuilder
-from rltrace.trace.format.schema import SAMPLE_CHUNK
 from rltrace.trace.read.reader import open_trace
 
 
@@ -149,16 +148,6 @@ def test_pairing_is_what_a_dictionary_would_say(steps: list[tuple[int, int]], se
     assert drift.largest == max((abs(keyed[0][key] - keyed[1][key]) for key in common), default=0.0)
 
 
-def test_a_million_numbers_stay_arrays() -> None:
-    """Distances and growth of a long series are made without an object for each number."""
-    values = np.sin(np.arange(1 << 20) / 1000)
-    a = Series("watch", "x", "s", "", ("x",), np.arange(1 << 20), values)
-    b = Series("watch", "x", "s", "", ("x",), np.arange(1 << 20), values + np.where(values > 0.999, 2.0, 0.0))
-    drift = drift_of(a, b)
-    assert drift.exceeds is not None and values[drift.exceeds.step] > 0.999 and len(drift.growth) == 1
-    assert len(distances(values, values)) == 1 << 20
-
-
 def compared(tmp_path: Path, late: float = 0.0, noisy: bool = False, logged: float = 0.0) -> Comparison:
     """Two runs whose losses differ by ``late`` from step 10 on, after an op of step 4; what is logged by ``logged``."""
     for builder, side in both(tmp_path, 0, 1):
@@ -284,15 +273,3 @@ def test_rows_far_from_the_difference_are_read_in_places(tmp_path: Path, monkeyp
     (drift,) = compare_in(tmp_path).drift
     assert max(read) <= 6 and not drift.whole
     assert drift.first.step > 5
-
-
-def test_more_than_a_chunk_of_samples_is_compared(tmp_path: Path) -> None:
-    """Chunks and the journal together are one series."""
-    for builder, side in both(tmp_path, 0, 1, level="step"):
-        for number in range(SAMPLE_CHUNK + 10):
-            builder.sample("x", number + (side and number == SAMPLE_CHUNK + 7))
-        builder.end_step(parameters="p", gradients="g", generators="r")
-    comparison = compare_in(tmp_path)
-    assert comparison.level == "step" and comparison.verdict is Verdict.IDENTICAL
-    (drift,) = comparison.drift
-    assert drift.first.a == SAMPLE_CHUNK + 7

@@ -114,20 +114,6 @@ def test_an_event_that_nothing_depends_on_is_no_divergence(compared: Any) -> Non
     assert "4 events differ" in document_text(verdict_document(found))
 
 
-def test_a_harmless_event_is_not_blamed_for_what_differs_later(compared: Any) -> None:
-    """The environment was seeded after it. What differs is the data that the program itself brought in."""
-
-    def program(is_b: bool) -> None:
-        env = Walk(noise=1.0)
-        env.reset()
-        play(env, network(), 5)
-        torch.as_tensor(np.array([1.0 + is_b])).sin()
-
-    found = compared(program)
-    assert (found.first_value.cause, found.first_value.op) == (Cause.OUTSIDE, "aten.sin.default")
-    assert found.events.differing == 1
-
-
 def test_another_kernel_is_not_blamed_on_an_environment(tmp_path: Path) -> None:
     """An event differs, and so does an op with equal inputs after it: the op is an origin of its own."""
 
@@ -172,13 +158,6 @@ def test_an_action_from_an_unseeded_space_is_the_origin(compared: Any) -> None:
     assert (first.cause, first.op) == (Cause.OUTSIDE, "environment-step")
     assert "was given another action" in first.explanation
     assert "; the environment's own generator had equal states before it; " in first.explanation
-
-
-def test_an_environment_without_a_seed_says_so(compared: Any) -> None:
-    found = compared(lambda _is_b: play(Walk(noise=1.0), network(), 3, seed=None))
-    first = found.first_value
-    assert (first.op, first.cause) == ("environment-reset", Cause.OUTSIDE)
-    assert "it was reset without a seed" in first.explanation
 
 
 def test_a_reward_that_differs_in_every_episode_goes_back_to_the_first_step(compared: Any) -> None:

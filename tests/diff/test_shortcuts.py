@@ -53,9 +53,10 @@ def test_several_processes(tmp_path: Path, begins: int | None) -> None:
 
 
 @settings(max_examples=8)
-@given(st.randoms(use_true_random=False))
-def test_random_programs(random: Random) -> None:
-    """No shortcut decides about programs with up to four edits of any kind."""
+@given(st.integers(0, 1 << 32))
+def test_random_programs(seed: int) -> None:
+    """The shortcuts do not decide about programs with up to four edits of any kind."""
+    random = Random(seed)
     ran = Writer(random).script().run()
     editor = Editor(random, ran)
     for _ in range(random.randint(0, 4)):
@@ -63,7 +64,7 @@ def test_random_programs(random: Random) -> None:
     with tempfile.TemporaryDirectory() as folder:
         a = in_pieces(Path(folder) / "a.zarr", ran, random.randint(20, 120))
         b = in_pieces(Path(folder) / "b.zarr", [item.do for item in editor.items], random.randint(20, 120))
-        compare_checked(a, b, EACH)
+        compare_checked(a, b)
 
 
 def chunks(a: Path, b: Path, **switches: bool) -> int:

@@ -7,9 +7,9 @@ from random import Random
 
 import numpy as np
 import pytest
-from views import both, context_of, lose_rows, opened, random_sides, view_of, views_in
+from views import both, lose_rows, opened, random_sides, view_of, views_in
 
-from rltrace.diff.base.view import SiteNames, StreamView
+from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import PLACEMENT_SHIFT, Kind, Step, ValueKind
@@ -121,14 +121,6 @@ def test_opening_digests(tmp_path: Path) -> None:
     assert len(lose_rows(tmp_path / "a.zarr").opening_digests) == 1  # of the window that can be read
 
 
-def test_partners_in_a_context(tmp_path: Path) -> None:
-    """Runs of rows, however they were added."""
-    views = random_sides(tmp_path, Random(8), 12, 5)
-    pairs = [(2, 2), (3, 3), (4, 6), (7, 5), (8, 6)]
-    partner = context_of(*views, pairs).matching.partner
-    assert [partner(row) for row in range(10)] == [dict(pairs).get(row) for row in range(10)]
-
-
 def test_alignments(tmp_path: Path) -> None:
     """The largest power of two that divides where an input begins, up to 64, which is left out."""
     builder = TraceBuilder(tmp_path / "a.zarr")
@@ -147,27 +139,6 @@ def test_alignments(tmp_path: Path) -> None:
     builder.main.writer.commit(0, None, values=NewValues(new))
     view = opened(builder.finish())
     assert [view.alignments(row) for row in range(4)] == [None, {1: 4, 2: 8, 4: 16, 5: 32}, {}, {}]
-
-
-def test_edited_lines_that_are_learned(tmp_path: Path) -> None:
-    """A pair of sites with stacks of one depth that differ in one frame; not twice, nor another frame for the same."""
-    outer = ("run.py", 8, "main", "main()")
-
-    for trace, side in both(tmp_path):
-        for line in ("x", "y"):
-            trace.op("aten.mm.default", [("train.py", 3, "train", f"{line} of {side}"), outer])
-        trace.op("aten.mm.default", [("train.py", 3, "train", f"z of {side}")])
-        trace.op("aten.mm.default", [("train.py", 3, "train", f"p of {side}"), ("run.py", 9, "run", f"q of {side}")])
-        trace.op("aten.mm.default", [("train.py", 3, "train", f"x of {side}"), ("run.py", 9, "run", "run()")])
-    a, b = (view.process for view in views_in(tmp_path))
-    names, site = SiteNames(a, b), {k: k + 1 for k in range(5)}  # id 0 is no site
-    assert not names.any
-    for pair in ((0, 2), (3, 3), (99, 0), (0, 99)):
-        assert not names.learn(site.get(pair[0], 99), site.get(pair[1], 99)), pair
-    assert names.learn(site[0], site[0])
-    assert names.any and not names.learn(site[0], site[0]) and not names.learn(site[0], site[1])
-    keys = a.tables["sites"].keys, names.keys
-    assert [bool(keys[0][n] == keys[1][n]) for n in site.values()] == [True, False, False, False, True]
 
 
 def test_cached_rows_after_a_line_was_learned(tmp_path: Path) -> None:

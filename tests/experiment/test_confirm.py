@@ -254,7 +254,7 @@ def twice(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
     return second(first(model(torch.rand(5, 4)))).square().mean()
 
 
-@pytest.mark.parametrize("flaky_from", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize("flaky_from", [3, 6])
 def test_b_that_seldom_computes_otherwise(tmp_path: Path, flaky_from: int) -> None:
     """From some run on B has another value than it had: it is never confirmed as if the cause were known."""
     runs = [0]

@@ -80,7 +80,7 @@ def weights(script: Script, off: frozenset[int]) -> list[bytes]:
     return [p.numpy().tobytes() for p in train(script, off)]
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scripts())
 def test_what_it_takes(script: Script) -> None:
     """With the needed ops as they are in A the weights are A's; with any one of them off they are not. Where it takes

@@ -48,29 +48,20 @@ def replay(
     return found[0][0], found[1][0], found[2][0], account
 
 
-def test_a_receiver_is_left_as_it_is(tmp_path: Path) -> None:
-    """``exp`` only passes on what ``mul`` made otherwise: nothing is put in there, and that is counted."""
+@pytest.mark.parametrize("inject", ["op=exp", "op=mul"])
+def test_a_receiver_is_left_as_it_is(tmp_path: Path, inject: str) -> None:
+    """``exp`` only passes on what ``mul`` made otherwise: nothing is put in there, and that is counted. ``mul`` gets
+    the same tensor, and another number: it is where the difference begins."""
 
     def program(is_b: bool) -> list[float]:
         x = torch.ones(3) * (2.0 + is_b)
         return x.exp().tolist()
 
-    a, b, c, account = replay(tmp_path, program, "op=exp")
+    a, b, c, account = replay(tmp_path, program, inject)
     assert a != b
-    assert c == b
-    assert (account.selected, account.injected, account.propagated, account.complete) == (1, 0, 1, True)
-
-
-def test_an_origin_gets_its_value(tmp_path: Path) -> None:
-    """``mul`` is given the same tensor, and another number: it is where the difference begins."""
-
-    def program(is_b: bool) -> list[float]:
-        x = torch.ones(3) * (2.0 + is_b)
-        return x.exp().tolist()
-
-    a, b, c, account = replay(tmp_path, program, "op=mul")
-    assert a == c != b
-    assert (account.selected, account.injected, account.propagated) == (1, 1, 0)
+    assert c == (b if inject == "op=exp" else a)
+    assert (account.selected, account.injected, account.propagated) == (1, inject == "op=mul", inject == "op=exp")
+    assert account.complete
 
 
 def test_a_receiver_becomes_an_origin_once_its_inputs_are_as_in_a(tmp_path: Path) -> None:

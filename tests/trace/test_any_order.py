@@ -254,7 +254,7 @@ def shuffled(program: Sequence[Do], draw: st.DataObject, *, safely: bool) -> lis
 # --- properties ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(steps(), st.data())
 def test_independent_instructions_may_change_places(program: list[Do], data: st.DataObject) -> None:
     """Any order that keeps what depends on each other in order has the same digest."""
@@ -264,7 +264,7 @@ def test_independent_instructions_may_change_places(program: list[Do], data: st.
     assert digest(a, len(LIVED)).any_order == digest(b, len(LIVED)).any_order != 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(steps(), st.data())
 def test_the_digest_is_equal_exactly_when_what_it_means_is(program: list[Do], data: st.DataObject) -> None:
     """Whatever the order: equal where the plain facts of the rows are; then every op computed the same and left the
@@ -283,7 +283,7 @@ def test_the_digest_is_equal_exactly_when_what_it_means_is(program: list[Do], da
         assert {k: t.value for k, t in a.tensors.items()} == {k: t.value for k, t in b.tensors.items()}
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(steps(), st.lists(st.integers(0, 12), max_size=4))
 def test_cuts_never_matter(program: list[Do], cuts: list[int]) -> None:
     """Where rows were cut on their way in, links across the cut are followed as within."""
@@ -319,26 +319,6 @@ def test_batches_never_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def of(program: Sequence[Do]) -> int:
     return digest(run(program, 9973), len(LIVED)).any_order
-
-
-def swapped(i: int, k: int) -> list[Do]:
-    program = list(PROGRAM)
-    program[i], program[k] = program[k], program[i]
-    return program
-
-
-def test_the_first_reader_may_be_another() -> None:
-    """Which of two ops digests what both read is no part of what they computed."""
-    a, b = run(PROGRAM), run(swapped(0, 1))
-    assert a.links != b.links
-    assert digest(a, len(LIVED)).any_order == digest(b, len(LIVED)).any_order
-    assert digest(a, len(LIVED)).values != digest(b, len(LIVED)).values
-
-
-@pytest.mark.parametrize(("i", "k"), [(3, 4), (4, 5), (3, 5)])
-def test_what_overwrites_and_what_happens_keeps_its_order(i: int, k: int) -> None:
-    """No link shows that a second fill overwrote a first, so their order counts; so is that of events."""
-    assert of(swapped(i, k)) != of(PROGRAM)
 
 
 @pytest.mark.parametrize(

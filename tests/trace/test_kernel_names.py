@@ -32,30 +32,18 @@ PRODUCTS = [
     (TF32, "cutlass", "sm80", "128×64", "tf32"),
     (FP32, "cutlass", "sm80", "128×128", "fp32"),
     ("cutlass_80_tensorop_f16_s16816gemm_relu_f16_128x128_32x4_tn_align8", "cutlass", "sm80", "128×128", "fp16"),
-    ("cutlass_75_tensorop_bf16_s1688gemm_bf16_256x128_nn_align1", "cutlass", "sm75", "256×128", "bf16"),
     ("cutlass_tensorop_s1688tf32gemm_256x128_16x3_nn_align4", "cutlass", "", "256×128", "tf32"),
     ("cutlass_tensorop_tf32_s1688gemm_tf32_256x128_16x3_nn_align4", "cutlass", "", "256×128", "tf32"),
     ("cutlass_tensorop_h16816gemm_128x128_32x5_nn_align8", "cutlass", "", "128×128", "fp16 summed in fp16"),
     ("cutlass_80_tensorop_i16832gemm_s8_128x64_128x3_tn_align16", "cutlass", "sm80", "128×64", "int8"),
     ("ampere_sgemm_128x64_tn", "cuBLAS", "ampere", "128×64", "fp32"),
-    ("ampere_sgemm_64x32_sliced1x4_nn", "cuBLAS", "ampere", "64×32", "fp32"),
-    ("volta_sgemm_128x64_nn", "cuBLAS", "volta", "128×64", "fp32"),
     ("ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_relu_f2f_stages_64x6_tn", "cuBLAS", "ampere", "64×64", "fp16"),
-    ("ampere_bf16_s16816gemm_bf16_256x128_ldg8_f2f_stages_32x3_nn", "cuBLAS", "ampere", "256×128", "bf16"),
-    ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn", "cuBLAS", "turing", "128×128", "fp16"),
     (
         "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",
         "cuBLAS",
         "sm90",
         "128×128",
         "tf32",
-    ),
-    (
-        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",
-        "cuBLAS",
-        "sm90",
-        "64×64",
-        "bf16",
     ),
     (
         "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize256x64x32_stage3_warpsize4x1x1_g1"
@@ -66,7 +54,6 @@ PRODUCTS = [
         "fp16",
     ),
     ("nvjet_tst_128x24_64x11_2x1_v_bz_TNT", "cuBLAS", "", "128×24", "bf16"),
-    ("nvjet_sm90_hss_320x128", "cuBLAS", "sm90", "320×128", "fp16"),
     ("nvjet_sm100_tst_64x16_64x16_2x4_2cta_h_bz_splitK_TNT", "cuBLAS", "sm100", "64×16", "bf16"),
     ("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT", "cuBLAS", "", "256×128", "fp16"),
     ("nvjet_sss_tf32_128x256_TNT", "cuBLAS", "", "128×256", "tf32"),
@@ -87,13 +74,6 @@ PRODUCTS = [
         "fp8",
     ),
     (
-        "cutlass3x_sm90_tensorop_s64x128x8tf32gemm_f32_f32_f32_f32_f32_128x64x32_1x1x1_0_tnn_align4",
-        "cutlass",
-        "sm90",
-        "128×64",
-        "tf32",
-    ),
-    (
         "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x1_tn_align8>"
         "(cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x1_tn_align8::Params)",
         "cutlass",
@@ -112,14 +92,6 @@ PRODUCTS = [
         "bf16",
     ),
     (
-        "sm80_xmma_fprop_implicit_gemm_indexed_wo_smem_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x32x16_stage1"
-        "_warpsize4x1x1_g1_tensor16x8x8_alignc4_execute_kernel__5x_cudnn",
-        "cuDNN",
-        "sm80",
-        "128×32",
-        "tf32",
-    ),
-    (
         "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688fprop_optimized_tf32_64x64_16x10_nhwc_align4>"
         "(cutlass_tensorop_s1688fprop_optimized_tf32_64x64_16x10_nhwc_align4::Params)",
         "cuDNN",
@@ -129,13 +101,6 @@ PRODUCTS = [
     ),
     ("maxwell_scudnn_128x64_relu_small_nn_v1", "cuDNN", "maxwell", "128×64", "fp32"),
     (
-        "volta_fp16_s884cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc_tn_v1",
-        "cuDNN",
-        "volta",
-        "256×64",
-        "fp16",
-    ),
-    (
         "Cijk_Alik_Bljk_HHS_BH_Bias_HA_S_SAV_UserArgs_MT64x64x32_MI16x16x1_SN_LDSB0_AFC1_GSUAMB_GLS0_ISA1201_IU1_K1",
         "Tensile",
         "gfx1201",
@@ -143,7 +108,6 @@ PRODUCTS = [
         "fp16",
     ),
     ("Cijk_Ailk_Bljk_SB_MT16x16x16_SE_AF0EM1_GSU1_ISA000_K1_WGM1", "Tensile", "", "16×16", "fp32"),
-    ("cutlass_80_tensorop_s16816gemm_bgrada_f16_64x64_32x6_nn_align8", "cutlass", "sm80", "64×64", "fp16"),
     ("cutlass_80_tensorop_s16816gemm_bgradb_bf16_64x64_32x6_nn_align8", "cutlass", "sm80", "64×64", "bf16"),
     ("cutlass_75_tensorop_s1688gemm_planar_complex_f16_64x64_nn_align1", "cutlass", "sm75", "64×64", "complex fp16"),
     ("cutlass_80_tensorop_z884gemm_64x32_16x4_nt_align1", "cutlass", "sm80", "64×32", "complex fp64"),
@@ -156,7 +120,6 @@ PRODUCTS = [
         "tf32",
     ),
     ("ampere_s1688gemm_128x128_ldg4_stages_32x3_nn", "cuBLAS", "ampere", "128×128", "tf32"),
-    ("cutlass_75_tensorop_bf16_s1688gemm_256x128_nn_align1", "cutlass", "sm75", "256×128", "bf16"),
     ("ampere_gcgemm_64x64_nt", "cuBLAS", "ampere", "64×64", "complex fp32"),
     ("volta_sgemm_fp16_32x128_tn", "cuBLAS", "volta", "32×128", "fp16"),
     ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", "cuDNN", "volta", "128×64", "fp32"),
@@ -167,7 +130,6 @@ PRODUCTS = [
         "128×128",
         "fp8",
     ),
-    ("sm90_xmma_gemm_i8i32_i8i32_i32_tn_n_tilesize128x128x128_cgasize1x1x1", "cuBLAS", "sm90", "128×128", "int8"),
     (
         "sm90_xmma_gemm_cbf16cbf16_bf16f32_cf32_nc_n_tilesize64x64x64_cgasize1x1x1_planar_complex",
         "cuBLAS",
@@ -297,19 +259,6 @@ OTHERS = [
         "cuBLAS",
     ),
     (
-        "void at::native::_scatter_gather_elementwise_kernel<256, 4, at::native::_cuda_scatter_gather_internal_kernel<"
-        "true, float, long>::operator()<at::native::ReduceAdd>(at::TensorIterator&, long, long, long,"
-        " at::native::ReduceAdd const&)::{lambda(int)#1}>(int, at::native::ReduceAdd)",
-        "_scatter_gather_elementwise_kernel<256 ReduceAdd float>",
-        "ATen",
-    ),
-    (
-        "void at::native::indexFuncLargeIndex<c10::BFloat16, long, unsigned int, 2, 2, -2, true, at::native::(anonymous"
-        " namespace)::ReduceAdd>(at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>, int, c10::BFloat16)",
-        "indexFuncLargeIndex<ReduceAdd bfloat16>",
-        "ATen",
-    ),
-    (
         "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::<unnamed>::TensorListMetadata<(int)2>,"
         " at::native::<unnamed>::UnaryOpFunctor<c10::BFloat16, (int)2, (int)1, (int)1>, at::native::Copy<c10::BFloat16,"
         " c10::BFloat16>>(T1, T2, T3...)",
@@ -330,27 +279,9 @@ OTHERS = [
         "ATen",
     ),
     (
-        "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type vllm::"
-        "fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long, c10::BFloat16 const*, float, int, int)",
-        "fused_add_rms_norm_kernel<bfloat16 8>",
-        "",
-    ),
-    (
-        "void moe::dev::finalize::finalizeKernelVecLoad<moe::dev::finalize::KernelParams<cutlass::bfloat16_t,"
-        " cutlass::bfloat16_t, 4, true> >(moe::dev::finalize::KernelParams<cutlass::bfloat16_t, 4, true>)",
-        "finalizeKernelVecLoad<bfloat16>",
-        "",
-    ),
-    (
         "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, at::native::"
         "binary_internal::MulFunctor<float> >, at::detail::Array<char*, 2> >(int, float)",
         "vectorized_elementwise_kernel<4 AUnary MulFunctor float>",
-        "ATen",
-    ),
-    (
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<long>, at::detail::Array<char*, 1> >"
-        "(int, at::native::FillFunctor<long>, at::detail::Array<char*, 1>)",
-        "vectorized_elementwise_kernel<4 FillFunctor long>",
         "ATen",
     ),
     (
@@ -365,11 +296,6 @@ OTHERS = [
         "target_arch)942, rocprim::ROCPRIM_400200_NS::detail::scan_impl<long, std::plus<long> >(void*)>(long)",
         "scan_impl<plus long> ~4edf",
         "rocPRIM",
-    ),
-    (
-        "void fbgemm_gpu::permute_2D_data_kernel<false, int, int, decltype(nullptr)>(int, int, decltype(nullptr)*)",
-        "permute_2D_data_kernel<int 0>",
-        "",
     ),
     (
         "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi16ELb0ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib",

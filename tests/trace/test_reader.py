@@ -15,7 +15,7 @@ import pytest
 import tampering
 
 from rltrace.errors import DamagedTraceError, FormatVersionError, HoleError, NotATraceError
-from rltrace.testing import TraceBuilder, plain_entries, random_rows
+from rltrace.testing import TraceBuilder
 from rltrace.trace.format.files import FileRequest, Folder
 from rltrace.trace.format.journal import Record, parse_journal
 from rltrace.trace.format.process_start import note_failure, write_start
@@ -114,14 +114,6 @@ def test_states(tmp_path: Path) -> None:
     assert [bool(p.why) for p in trace.processes] == [True, True, True, False]
 
 
-def test_a_recorder_that_failed(trace: Path) -> None:
-    """A process whose recorder gave up is damaged, in the recorder's own words."""
-    writer = ProcessWriter.open(trace, {"name": "main"})
-    writer.close("damaged", {"why": "the recorder failed: ValueError"})
-    process = open_trace(trace).processes[0]
-    assert (process.state, process.why) == ("damaged", "the recorder failed: ValueError")
-
-
 @pytest.mark.parametrize("state", ["killed", "complete"])
 def test_a_recorder_that_could_not_say_so_in_the_journal(tmp_path: Path, state: str) -> None:
     """Its note is why the process has no end; where it has one, that counts."""
@@ -154,18 +146,6 @@ def test_a_process_before_its_first_record(trace: Path) -> None:
     assert open_trace(trace).processes[0].state == "never-recorded"
     (trace / "processes/0/streams/0").mkdir(parents=True)
     assert open_trace(trace).processes[0].state == "damaged"
-
-
-def test_a_trace_that_is_being_written(trace: Path) -> None:
-    """Opened again and again while it grows, it shows what was committed by then."""
-    writer = ProcessWriter.open(trace, {"name": "main"})
-    stream = writer.stream("main")
-    rows = random_rows(np.random.default_rng(0), 0, 100)
-    for i in range(4):
-        writer.commit(stream, rows.cut(25 * i, 25 * i + 25), plain_entries() if i == 0 else ())
-        process = open_trace(trace).processes[0]
-        assert (process.state, process.after_op) == ("running", 25 * i + 25)
-        assert np.array_equal(process.streams[0].read(0, 25 * i + 25).columns, rows.columns[: 25 * i + 25])
 
 
 def test_facts_keep_the_later_one(trace: Path) -> None:

@@ -262,14 +262,6 @@ def test_a_file_of_values_missing(small: tuple[Path, dict[int, np.ndarray]]) -> 
     assert verify(path).sound
 
 
-def test_one_chunk_in_place_of_another(small: tuple[Path, dict[int, np.ndarray]]) -> None:
-    """A whole chunk of another commit's is not taken for the one that was written."""
-    path, captured = small
-    folder = path / "processes/0/values/bytes"
-    (folder / "c.1").write_bytes((folder / "c.0").read_bytes())
-    assert reads_right(values_of(path), captured, "another") == 3
-
-
 @pytest.mark.parametrize(
     ("column", "number"),
     [

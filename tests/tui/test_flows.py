@@ -12,8 +12,6 @@ from rank_programs import reducing
 from textual.pilot import Pilot
 from tui_support import at_terminal, press, screen_text, settled
 
-from rltrace.diff import compare
-from rltrace.diff.base.model import Verdict
 from rltrace.diff.display.row_pairs import Relation
 from rltrace.testing import TraceBuilder
 from rltrace_tui.diff_app import DiffApp, ProbeMade, SearchDone
@@ -29,20 +27,6 @@ Scene = Pilot[Any]
 
 def pane(app: DiffApp, name: str) -> str:
     return app.overview.query_one(f"#{name}", Pane).text
-
-
-async def test_first_screen_answers_without_a_key(diverged: Runs) -> None:
-    """Where, what kind, because of what, what differs in the environment: what ``compare`` found, in words."""
-    async with at_terminal(DiffApp(*diverged)) as (_, app):
-        found = compare(*diverged).decisive
-        assert found.site is not None
-        verdict = pane(app, "verdict")
-        assert f"DIVERGED  op {found.a_index:,}, step 1, cause: kernel" in verdict
-        assert "aten.mm.default" in verdict and f"train.py:{found.site.line}" in verdict
-        assert "cpu.capability" in pane(app, "environment")
-        assert "=≠≠≠" in pane(app, "timeline")
-    assert app.return_value is None
-    assert app.work.comparison.verdict is Verdict.DIVERGED
 
 
 async def test_a_screenshot_goes_into_the_current_folder(
@@ -189,18 +173,6 @@ async def test_cursor_moves_and_the_list_follows(diverged: Runs) -> None:
             assert 0 <= cursor - oplist.scroll_offset.y < oplist.size.height
 
 
-async def test_folds_open_and_close(diverged: Runs) -> None:
-    """Space opens a fold into its rows and folds them again; nothing else moves."""
-    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
-        await press(pilot, app, "2", "home")
-        browser = app.ops.list.browser
-        before, folded = len(browser), browser.pieces[0].rows
-        await press(pilot, app, "space")
-        assert len(browser) == before - 1 + folded
-        await press(pilot, app, "space")
-        assert len(browser) == before
-
-
 async def test_receivers_hide(diverged: Runs) -> None:
     """i leaves out what only passes a difference on, and puts it back."""
     async with at_terminal(DiffApp(*diverged)) as (pilot, app):
@@ -224,19 +196,6 @@ async def test_copies(diverged: Runs) -> None:
         assert "≠ aten.mm" in app.clipboard
         await press(pilot, app, "enter", "y")
         assert "kernel" in app.clipboard and "AVX512" in app.clipboard and "\x1b" not in app.clipboard
-
-
-async def test_curves_are_picked(record: Callable[..., Machine]) -> None:
-    """Both runs' numbers stand on one scale; ] goes to the next place that read one."""
-    more = [x for do in training() for x in ([do, READ] if do.name == "aten.mean.default" else [do])]
-    a, b = record(more), record(other_kernels(more, [("aten.mm.default", 2)]))
-    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
-        assert "1/2  diverges at step 1" in pane(app, "timeline")
-        await press(pilot, app, "right_square_bracket")
-        assert "2/2" in pane(app, "timeline")
-
-
-READ = Do("aten._local_scalar_dense.default", ("e",), "", 26, source="errors.append(e.item())")
 
 
 async def test_help_explains_the_focused_part(diverged: Runs) -> None:
@@ -297,28 +256,6 @@ async def test_identical(record: Callable[..., Machine]) -> None:
         assert "identical ops" in cursor_text(app)
 
 
-async def test_one_sided_ops(record: Callable[..., Machine]) -> None:
-    """An op that B alone runs stands on a line of its own, marked ``>``; the rows after it stand side by side again."""
-    log = Do("aten.mean.default", ("e",), "log", 50)
-    logged = [x for do in training(2) for x in ([do, log] if do.name == "aten.sub.Tensor" else [do])]
-    a, b = record(training(2)), record(logged)
-    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
-        await press(pilot, app, "2")
-        line, browser = app.ops.list.line, app.ops.list.browser
-        assert browser is not None
-        assert (line.a, line.relation) == (None, Relation.ONLY_B)
-        after = browser.line(app.ops.list.cursor + 1)
-        assert after.a is not None and after.b == after.a + 1 and after.relation is Relation.EQUAL
-        assert " > " in cursor_text(app)
-
-
-async def test_unfinished(record: Callable[..., Machine]) -> None:
-    """A killed run is equal so far, and the screen says so."""
-    a, b = record(training(2), state="killed"), record(training(4))
-    async with at_terminal(DiffApp(a.path, b.path)) as (_, app):
-        assert "UNKNOWN" in pane(app, "verdict") and "killed" in pane(app, "verdict")
-
-
 async def test_damaged(record: Callable[..., Machine]) -> None:
     """A trace with a chunk that was changed: the hole is reported, the rows before it are shown, nothing breaks."""
     a, b = record(training()), record(other_kernels(training(), [("aten.mm.default", 2)]))
@@ -331,16 +268,6 @@ async def test_damaged(record: Callable[..., Machine]) -> None:
         assert "UNKNOWN" in pane(app, "verdict") and "damage" in pane(app, "verdict")
         await press(pilot, app, "2", "space", "n")
         assert not isinstance(app.screen, FailureScreen) and app.failure is None
-
-
-async def test_step_level(record: Callable[..., Machine]) -> None:
-    """Traces without ops: the step that differs, and no way to ops that are not there."""
-    a = record(training(), level="step")
-    b = record(other_kernels(training(), [("aten.mm.default", 2)]), level="step")
-    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
-        assert "DIVERGED  step 1" in pane(app, "verdict")
-        await press(pilot, app, "2", "3")
-        assert app.screen is app.overview
 
 
 async def test_failure_is_readable(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,13 +330,6 @@ async def test_escape_stops_the_search(diverged: Runs, monkeypatch: pytest.Monke
         assert "stopped" in pane(app, "verdict") and app.work.comparison is None
         await pilot.press("q")
     assert app.return_value is None
-
-
-async def test_quit_returns_the_comparison(diverged: Runs) -> None:
-    """q ends the application with what was found: the exit status follows from it."""
-    async with at_terminal(DiffApp(*diverged)) as (pilot, app):
-        await pilot.press("q")
-    assert app.return_value.verdict is Verdict.DIVERGED
 
 
 async def test_where_a_difference_began_and_who_received_it(tmp_path: Path) -> None:

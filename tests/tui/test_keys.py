@@ -197,7 +197,7 @@ READ = Do("aten._local_scalar_dense.default", ("e",), "", 26, source="errors.app
 
 
 async def test_curves_are_chosen_from_a_list(record: Record) -> None:
-    """c lists every place that read a number, and the one that is chosen is drawn."""
+    """c lists every place that read a number, and the one that is chosen is drawn; ] goes to the next."""
     more = [x for do in training() for x in ([do, READ] if do.name == "aten.mean.default" else [do])]
     a, b = record(more), record(other_kernel(more, "aten.mm.default", 2))
     async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
@@ -205,6 +205,8 @@ async def test_curves_are_chosen_from_a_list(record: Record) -> None:
         assert isinstance(app.screen, Picker)
         await press(pilot, app, "down", "enter")
         assert any("2/2" in line for line in screen_text(app))
+        await press(pilot, app, "right_square_bracket")
+        assert any("1/2  diverges at step 1" in line for line in screen_text(app))
 
 
 async def test_paging_where_nothing_is_laid_out(diverged: Runs) -> None:
