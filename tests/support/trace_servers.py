@@ -1,21 +1,15 @@
-"""Traces handed out by servers on the loopback address: a web server of the standard library, and OpenStack Swift.
+"""Traces handed out on the loopback address, by a web server of the standard library.
 
-Owns the servers, and what goes wrong with them, or with the network to them, on request. The web server knows as much
-of S3 as an upload needs: lists, writes, removes. Swift speaks S3 as people run it; it is started where
-``swift-proxy-server`` is installed (Debian: swift-proxy, swift-account, swift-container, swift-object; PyPI: swift).
+Owns the server, and what goes wrong with it, or with the network to it, on request. It knows as much of S3 as an upload
+needs: lists, writes, removes.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-import socket
-import subprocess
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +19,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 from xxhash import xxh3_64_hexdigest
 
-# --- a web server -----------------------------------------------------------------------------------------------------
+S3_VARIABLES = {
+    "AWS_ACCESS_KEY_ID": "test:tester",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_REGION": "us-east-1",
+    "AWS_ALLOW_HTTP": "true",
+}
 
 
 @dataclass
@@ -174,116 +173,3 @@ def served(folder: Path) -> Iterator[WebServer]:
         yield state
         server.shutdown()
         thread.join()
-
-
-# --- Swift ------------------------------------------------------------------------------------------------------------
-
-
-S3_VARIABLES = {
-    "AWS_ACCESS_KEY_ID": "test:tester",
-    "AWS_SECRET_ACCESS_KEY": "testing",
-    "AWS_REGION": "us-east-1",
-    "AWS_ALLOW_HTTP": "true",
-}
-
-PROXY = """\
-[DEFAULT]
-bind_ip = 127.0.0.1
-bind_port = {port}
-workers = 0
-user = {user}
-swift_dir = {folder}
-log_address = {folder}/none
-[pipeline:main]
-pipeline = catch_errors cache s3api tempauth copy slo dlo proxy-server
-[app:proxy-server]
-use = egg:swift#proxy
-account_autocreate = true
-[filter:tempauth]
-use = egg:swift#tempauth
-user_test_tester = testing .admin
-[filter:cache]
-use = egg:swift#memcache
-memcache_servers = 127.0.0.1:1
-"""
-FILTERS = "".join(
-    f"[filter:{name}]\nuse = egg:swift#{name}\n" for name in ("catch_errors", "s3api", "copy", "slo", "dlo")
-)
-
-STORAGE = """\
-[DEFAULT]
-bind_ip = 127.0.0.1
-bind_port = {port}
-workers = 0
-user = {user}
-swift_dir = {folder}
-devices = {folder}/node
-mount_check = false
-disable_fallocate = true
-log_address = {folder}/none
-[pipeline:main]
-pipeline = {name}-server
-[app:{name}-server]
-use = egg:swift#{name}
-"""
-
-
-@contextmanager
-def swift(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a bucket of Swift's S3 interface, with its variables set. Skips where Swift is not installed."""
-    import getpass
-
-    obstore = pytest.importorskip("obstore", reason="obstore is not installed")
-    binary = shutil.which("swift-proxy-server")
-    if binary is None:
-        pytest.skip("OpenStack Swift is not installed: no swift-proxy-server in PATH")
-    programs, user = Path(binary).parent, getpass.getuser()
-    (folder / "node" / "d1").mkdir(parents=True)
-    (folder / "swift.conf").write_text(
-        "[swift-hash]\nswift_hash_path_suffix = a\nswift_hash_path_prefix = b\n"
-        "[storage-policy:0]\nname = one\ndefault = yes\n"
-    )
-    names = ("account", "container", "object", "proxy")
-    ports = dict(zip(names, _free_ports(len(names)), strict=True))
-    for name, port in ports.items():
-        form = PROXY + FILTERS if name == "proxy" else STORAGE
-        text = form.format(port=port, user=user, folder=folder, name=name)
-        (folder / f"{name}-server.conf").write_text(text)
-        if name != "proxy":
-            ring = [programs / "swift-ring-builder", folder / f"{name}.builder"]
-            for words in (["create", "4", "1", "0"], ["add", f"r1z1-127.0.0.1:{port}/d1", "1"], ["rebalance"]):
-                subprocess.run([*ring, *words], check=True, stdout=subprocess.DEVNULL)
-    started = []
-    try:
-        for name in names:
-            log = (folder / f"{name}.log").open("wb")
-            command = [programs / f"swift-{name}-server", folder / f"{name}-server.conf"]
-            started.append(subprocess.Popen(command, stdout=log, stderr=log))
-            log.close()
-        for port in ports.values():
-            _await(port)
-        for name, value in {**S3_VARIABLES, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports['proxy']}"}.items():
-            monkeypatch.setenv(name, value)
-        signed = obstore.sign(obstore.store.from_url("s3://traces"), "PUT", "", timedelta(minutes=1))
-        urllib.request.urlopen(urllib.request.Request(signed, method="PUT", data=b"")).close()
-        yield "s3://traces"
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def _await(port: int) -> None:
-    """Wait until something listens."""
-    while True:
-        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-            return

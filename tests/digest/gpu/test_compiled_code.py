@@ -25,7 +25,9 @@ pytestmark = pytest.mark.skipif(not kernel_interpreter.HERE, reason="needs trito
 COMPILE = """
 import json, sys
 from rltrace.digest.gpu.compiler import compile_by_triton
-print(json.dumps({name: kernel.asm["ptx"] for name, kernel in compile_by_triton(int(sys.argv[1])).items()}))
+print(json.dumps([
+    {name: kernel.asm["ptx"] for name, kernel in compile_by_triton(int(version)).items()} for version in sys.argv[1:]
+]))
 """
 
 
@@ -50,13 +52,18 @@ class Emulated:
             self._many.run(program, (table.data_ptr(), self._at), [*mine, *ends])
 
 
-@pytest.fixture(scope="module", params=[80, 90])
-def emulated(request: pytest.FixtureRequest) -> Emulated:
-    """As compiled for Ampere, and for Hopper."""
-    command = [sys.executable, "-c", COMPILE, str(request.param)]
+@pytest.fixture(scope="module")
+def compiled() -> dict[int, dict[str, str]]:
+    """The code for Ampere, and for Hopper."""
+    command = [sys.executable, "-c", COMPILE, "80", "90"]
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
-    return Emulated(json.loads(done.stdout))
+    return dict(zip((80, 90), json.loads(done.stdout), strict=True))
+
+
+@pytest.fixture(scope="module", params=[80, 90])
+def emulated(request: pytest.FixtureRequest, compiled: dict[int, dict[str, str]]) -> Emulated:
+    return Emulated(compiled[request.param])
 
 
 def _digests(emulated: Emulated, buffers: list[bytes], seeds: list[int]) -> list[int]:

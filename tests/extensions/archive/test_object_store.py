@@ -1,6 +1,6 @@
 """Traces at URLs: what is read there is what a folder gives, and what is wrong there is a hole with its name.
 
-A real web server on the loopback address, and Swift's S3 interface where Swift is installed.
+A real web server on the loopback address, which lists as S3 does where it is asked to.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 from memory import coding_once
 from programs import Do, Machine, training
-from trace_servers import WebServer, served, swift
+from trace_servers import WebServer, served
 from writer_log import content
 from xxhash import xxh3_64_hexdigest
 
@@ -38,7 +38,7 @@ from rltrace.testing import TraceBuilder
 from rltrace.trace.format.files import FileRequest, UnreadableError
 from rltrace.trace.format.journal import frame
 from rltrace.trace.format.location import TraceURL, parse_location
-from rltrace.trace.format.process_start import STARTS, note_left_out, write_start
+from rltrace.trace.format.process_start import note_left_out, write_start
 from rltrace.trace.read.reader import open_trace
 from rltrace_tui.data import DiffData
 
@@ -518,39 +518,3 @@ def test_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     with pytest.raises(UsageError, match=r"az://c/a\.zarr cannot be read: no storage account is named"):
         open_trace("az://c/a.zarr")
-
-
-# --- an object store --------------------------------------------------------------------------------------------------
-
-
-def test_a_bucket(
-    originals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Traces in a bucket read as in a folder: whole, damaged, with what does not belong to them, and without rights."""
-    with swift(tmp_path / "swift", monkeypatch) as bucket:
-        urls = [f"{bucket}/x/{name}.zarr" for name in "ab"]
-        for url in urls:
-            assert main(["push", str(originals / url.rpartition("/")[2]), url]) == 0
-        for words in VERBS:
-            given = urls if words[0] in ("diff", "series") else urls[:1]
-            own = [str(originals / url.rpartition("/")[2]) for url in given]
-            assert output(capsys, *words, *given) == output(capsys, *words, *own)
-        broken = tmp_path / "broken.zarr"
-        shutil.copytree(originals / "a.zarr", broken)
-        spoil(broken / CHUNK, "flipped")
-        spoil(broken / "processes/0/steps/c.0.0", "missing")
-        (broken / "processes/0/tables/left.over").write_bytes(b"x")
-        (broken / STARTS / "1-2-3.failed").write_bytes(b"")
-        assert main(["push", str(broken), f"{bucket}/broken.zarr"]) == 0
-        found = output(capsys, "verify", f"{bucket}/broken.zarr")
-        assert found == output(capsys, "verify", str(broken))
-        assert found[0] == 1
-        monkeypatch.setattr(object_store, "PAGE", 5)
-        assert content(open_trace(urls[0])) == content(open_trace(originals / "a.zarr"))
-        with pytest.raises(NotATraceError, match="it has no launch journal"):  # found before all is listed
-            open_trace(f"{bucket}/x")
-        with pytest.raises(UnreachableError, match="its bucket does not exist"):
-            open_trace("s3://another/a.zarr")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-        with pytest.raises(UnreachableError, match="access is denied"):
-            open_trace(urls[0])
