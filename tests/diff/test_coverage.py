@@ -187,19 +187,6 @@ def test_a_damaged_process_that_ended(tmp_path: Path) -> None:
     assert not is_finished(damaged, "op")
 
 
-def test_a_damaged_process_that_did_not_end(tmp_path: Path) -> None:
-    """It is not finished."""
-    builder = TraceBuilder(tmp_path / "a.zarr")
-    builder.op("aten.mm.default", outputs=["x"])
-    path = builder.finish("killed")
-    process = open_trace(path).processes[0]
-    (path / "processes" / "0" / process.streams[0].segments[0].files[0].key).unlink()
-    damaged = open_trace(path).processes[0]
-    with pytest.raises(HoleError):
-        damaged.streams[0].read(0, 1)
-    assert damaged.state == "damaged" and not is_finished(damaged, "op") and process_of(damaged).exit is None
-
-
 def test_parts_add_up() -> None:
     """Counts of all streams, the first of their texts, and whether every one was read as a whole."""
     parts = [Structure(1, 2, 3, (), True, 4), Structure(10, 20, 30, (), False, 40)]

@@ -306,26 +306,6 @@ def test_of_several_environments_the_one_that_differs_is_named(compared: Any) ->
     assert compared(program).first_value.event.name == "environment 2"
 
 
-def test_events_in_traces_that_are_out_of_step_are_matched_like_ops(tmp_path: Path) -> None:
-    """One side logs once more, so rows stand at other places."""
-
-    def build(name: str, last: str, *, logs: bool) -> Path:
-        trace = TraceBuilder(tmp_path / name)
-        if logs:
-            trace.op("aten.mean.default", outputs=["mean"])
-        for step in range(3):
-            seen = f"o{step}" if step < 2 else last
-            trace.event(
-                Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": step + 1}, digests={"observation": seen}
-            )
-            trace.op("aten.mm.default", inputs=[In(digest=f"{seen}!")], outputs=[seen])
-            trace.end_step()
-        return trace.finish()
-
-    found = compare(build("a.zarr", "x", logs=False), build("b.zarr", "y", logs=True))
-    assert (found.first_value.op, found.first_value.event.count.b) == ("environment-step", 3)
-
-
 def test_generators_without_a_draw_are_no_difference(tmp_path: Path) -> None:
     """Python's and NumPy's, unseeded, and an environment's own that it never asks: evidence alone, so ``identical``."""
     paths = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from programs import Do, Record
 
 from rltrace.diff import Comparison, compare
@@ -46,9 +45,6 @@ def on_gpu(*names: str, blocks: int = 8, threads: int = 256) -> Kernel:
     """Evidence as a profiler saw it."""
     grids = [[[blocks, 1, 1], [threads, 1, 1]] for _ in names]
     return (("device", "cuda"), ("names", list(names)), ("launches", grids))
-
-
-NOT_SEEN: Kernel = (("device", "cuda"),)
 
 
 def program(op: str, kernel: Kernel, noise: str = "", then: str = "aten.argmax.default") -> list[Do]:
@@ -176,19 +172,6 @@ def test_tf32_by_its_flag(record: Record) -> None:
     assert first.explanation.endswith("which flag.cuda.matmul.tf32 chooses: False against True")
     names = [d.name for d in found.system]
     assert names == ["flag.cuda.matmul.tf32", "flag.cudnn.tf32", "flag.matmul_precision"]
-
-
-@pytest.mark.parametrize("unseen", ["a", "b", "both"])
-def test_where_no_profiler_looked(record: Record, unseen: str) -> None:
-    """A name on one side is no difference of kernels, and none on either no sameness: it is said to be unknown."""
-    seen = on_gpu(ADD)
-    a, b = (NOT_SEEN if unseen in (side, "both") else seen for side in ("a", "b"))
-    found = compared(record, "aten.index_add.default", a, b)
-    first = first_of(found)
-    assert first.cause is Cause.COMPUTATION
-    assert any("--kernels window" in command for command in found.advice) == (unseen == "both")
-    where = "either side" if unseen == "both" else unseen.upper()
-    assert first.explanation.endswith(f"the kernel is unknown on {where}")
 
 
 def test_kernels_that_were_seen_to_be_the_same(record: Record) -> None:

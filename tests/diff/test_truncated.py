@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,21 +63,6 @@ def before_hole(folder: Path, a: list[list[Do]], b: list[list[Do]], hole: int = 
     return compare(spoilt_a, spoilt_b)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
-@pytest.mark.parametrize("what", ["value", "shape"])
-def test_a_difference_right_before_a_hole(tmp_path: Path, rows: int, what: str) -> None:
-    """One op with another value, or other arguments, is named though a row or two can be read from there on."""
-    program = [*SETUP, *rounds("1", "2", "3"), *end()]
-    place = len(program) - 5 - 4 + 1
-    changed = replace(program[place], **({"noise": "x"} if what == "value" else {"shape": (5,)}))
-    other = [*program[:place], changed, *program[place + 1 :]]
-    cut = place + rows
-    found = before_hole(tmp_path, [program[:cut], program[cut:]], [other[:cut], other[cut:]])
-    assert found.verdict is Verdict.DIVERGED
-    assert found.decisive.a_index == found.decisive.b_index == place - 3
-    assert found.decisive.cause is (Cause.SAME_KERNEL if what == "value" else Cause.ARGUMENTS)
-
-
 @pytest.mark.parametrize(
     ("a", "b", "cut_a", "cut_b"),
     [("123", "1x23", 8, 8), ("1234", "1x234", 12, 16)],
@@ -91,15 +75,6 @@ def test_a_round_more(tmp_path: Path, a: str, b: str, cut_a: int, cut_b: int) ->
     found = before_hole(tmp_path, *parts)
     assert found.verdict is Verdict.UNKNOWN and found.first_value is None and found.decisive is None
     assert found.first is None or cut_a != cut_b
-
-
-def test_another_value_in_a_loop_that_is_longer_on_one_side(tmp_path: Path) -> None:
-    """A has rounds more, but fewer rows than can be read after a value that differs, and those do not come again."""
-    a = [*rounds("1", "2", "3", "4"), Do("aten.tanh.default", ("w0",), "log", 40), *rounds("5")]
-    b = rounds("1", "other", "3", "4", "5")
-    found = before_hole(tmp_path, [[*SETUP, *a[:12]], [*a[12:], *end()]], [[*SETUP, *b[:12]], [*b[12:], *end()]])
-    assert found.decisive.cause is Cause.OUTSIDE
-    assert found.decisive.a_index == found.decisive.b_index == 6
 
 
 def named(*parameters: str) -> list[Do]:

@@ -103,19 +103,6 @@ def test_nothing_asked_for(tmp_path: Path) -> None:
     assert verify(tmp_path / "a.zarr").sound
 
 
-def test_none_of_these_calls_raised(small: Path) -> None:
-    """Whether a call raised is recorded of each; tensors are counted whatever holds them."""
-    activations = activations_of(small)
-    calls = [call for stream in STREAMS for call in activations.calls(stream)]
-    assert len(calls) == 5 and not any(call.raised for call in calls)
-    tensors = [
-        *(call.tensors for call in calls),
-        *(op.tensors for stream in STREAMS for op in activations.ops(stream).values()),
-    ]
-    assert activations.tensor_count == sum(map(len, tensors))
-    assert (activations.call_count, bool(activations.ops(0)), bool(activations.ops(1))) == (5, True, False)
-
-
 def test_calls_and_ops_read_back(small: Path) -> None:
     """What was handed to the writer: numbers, parents, rows of the stream, names, shapes, digests of rows."""
     activations = activations_of(small)
@@ -181,25 +168,6 @@ def test_rows_of_any_tensor(data: st.DataObject) -> None:
     for index in list(np.ndindex(found.shape))[:20]:
         at = tuple(index[axes.index(axis)] if axis in axes else slice(None) for axis in range(len(shape)))
         assert found[index] == reference.digest(np.ascontiguousarray(array[at]).tobytes(), seed_of(dtype, inner))
-
-
-def test_more_rows_than_a_chunk_has(tmp_path: Path) -> None:
-    """Digests go on from chunk to chunk, and each commit begins a new one."""
-    builder = TraceBuilder(tmp_path / "a.zarr")
-    large = np.arange(2 * DIGEST_CHUNK + 10, dtype=np.int16).reshape(-1, 1)
-    with builder.call("Net", {"x": large, "y": large[:3]}):
-        builder.op("aten.mm.default", outputs=["x"])
-    builder.commit()
-    with builder.call("Net", {"y": large[:3]}):
-        builder.op("aten.mm.default", outputs=["x"])
-    activations = activations_of(builder.finish())
-    first, second = activations.calls(0)
-    own = row_digests(large.tobytes(), "int16", large.shape, 2, (0,))
-    assert np.array_equal(first.tensors[0].digests, own)
-    assert np.array_equal(first.tensors[1].digests, own[:3])
-    assert np.array_equal(second.tensors[0].digests, own[:3])
-    assert len([file for file in load(builder.path) if "activations/digests/c." in file]) == 4
-    assert verify(builder.path).sound
 
 
 def reads_right(trace: Trace, whole: Recorded, what: str) -> int:

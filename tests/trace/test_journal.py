@@ -93,14 +93,6 @@ def test_swapped_and_missing_records_are_damage() -> None:
     assert parse_journal(made[0] + made[2]).damage
 
 
-def test_a_record_of_another_journal_is_damage() -> None:
-    """A frame that is valid elsewhere does not fit into this chain."""
-    other = frames([{"type": "start", "name": "rank1/main"}, {"type": "facts", "facts": {"a": 2}}])
-    journal = parse_journal(frames(RECORDS)[0] + other[1])
-    assert journal.records == RECORDS[:1]
-    assert journal.damage
-
-
 def test_zeros_at_the_end_are_a_torn_tail() -> None:
     """What a file system leaves after a power loss is not taken for damage."""
     journal = parse_journal(b"".join(frames(RECORDS)) + bytes(100))

@@ -77,15 +77,6 @@ def test_a_journal_rolled_back_to_any_record(small: Path) -> None:
         assert open_trace(small).processes[1].state == "complete"
 
 
-def test_zeros_for_the_last_records(small: Path) -> None:
-    """What a file system may leave after a crash is a torn tail to itself, and damage to the launch's journal."""
-    log = small / LOG
-    data = log.read_bytes()
-    for end in list(parse_journal(data).ends)[:-1]:
-        log.write_bytes(data[:end] + bytes(len(data) - end))
-        assert open_trace(small).processes[0].state == "damaged"
-
-
 def test_rolled_back_where_the_launcher_was_killed_too(tmp_path: Path) -> None:
     """Two segments that no record describes cannot be: the journal has lost records. One may be a kill's doing."""
     builder = TraceBuilder(tmp_path / "killed.zarr")

@@ -34,7 +34,6 @@ PRODUCTS = [
     ("cutlass_80_tensorop_f16_s16816gemm_relu_f16_128x128_32x4_tn_align8", "cutlass", "sm80", "128×128", "fp16"),
     ("cutlass_tensorop_s1688tf32gemm_256x128_16x3_nn_align4", "cutlass", "", "256×128", "tf32"),
     ("cutlass_tensorop_tf32_s1688gemm_tf32_256x128_16x3_nn_align4", "cutlass", "", "256×128", "tf32"),
-    ("cutlass_tensorop_h16816gemm_128x128_32x5_nn_align8", "cutlass", "", "128×128", "fp16 summed in fp16"),
     ("cutlass_80_tensorop_i16832gemm_s8_128x64_128x3_tn_align16", "cutlass", "sm80", "128×64", "int8"),
     ("ampere_sgemm_128x64_tn", "cuBLAS", "ampere", "128×64", "fp32"),
     ("ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_relu_f2f_stages_64x6_tn", "cuBLAS", "ampere", "64×64", "fp16"),
@@ -99,7 +98,6 @@ PRODUCTS = [
         "64×64",
         "tf32",
     ),
-    ("maxwell_scudnn_128x64_relu_small_nn_v1", "cuDNN", "maxwell", "128×64", "fp32"),
     (
         "Cijk_Alik_Bljk_HHS_BH_Bias_HA_S_SAV_UserArgs_MT64x64x32_MI16x16x1_SN_LDSB0_AFC1_GSUAMB_GLS0_ISA1201_IU1_K1",
         "Tensile",
@@ -110,8 +108,6 @@ PRODUCTS = [
     ("Cijk_Ailk_Bljk_SB_MT16x16x16_SE_AF0EM1_GSU1_ISA000_K1_WGM1", "Tensile", "", "16×16", "fp32"),
     ("cutlass_80_tensorop_s16816gemm_bgradb_bf16_64x64_32x6_nn_align8", "cutlass", "sm80", "64×64", "bf16"),
     ("cutlass_75_tensorop_s1688gemm_planar_complex_f16_64x64_nn_align1", "cutlass", "sm75", "64×64", "complex fp16"),
-    ("cutlass_80_tensorop_z884gemm_64x32_16x4_nt_align1", "cutlass", "sm80", "64×32", "complex fp64"),
-    ("cutlass3x_sm90_simt_sgemm_f32_f32_f32_f32_f32_128x64x8_1x1x1_0_tnn_align1", "cutlass", "sm90", "128×64", "fp32"),
     (
         "cutlass3x_sm90_tensorop_s64x128x8gemm_f32_f32_f32_f32_f32_128x128x32_1x1x1_0_tnn_align4",
         "cutlass",
@@ -131,32 +127,11 @@ PRODUCTS = [
         "fp8",
     ),
     (
-        "sm90_xmma_gemm_cbf16cbf16_bf16f32_cf32_nc_n_tilesize64x64x64_cgasize1x1x1_planar_complex",
-        "cuBLAS",
-        "sm90",
-        "64×64",
-        "complex bf16",
-    ),
-    (
         "cutlass3x_sm100_bstensorop_s128x128x32gemm_block_scaled_ue8m0xe4m3_ue8m0xe4m3_f32_bf16_bf16_128x128x128_0_nnn",
         "cutlass",
         "sm100",
         "128×128",
         "block-scaled fp8",
-    ),
-    (
-        "cutlass3x_sm100_tensorop_s128x128x32gemm_f8_f8_f32_bf16_bf16_128x128x128_0_nnn_align16_1sm_bias_bf16_gelu",
-        "cutlass",
-        "sm100",
-        "128×128",
-        "fp8",
-    ),
-    (
-        "cutlass3x_sm100_tensorop_c128x64x16_9xbf16gemm_cf32_cf32_cf32_cf32_cf32_128x64x32_0_thn_align2_1sm_stream_k",
-        "cutlass",
-        "sm100",
-        "128×64",
-        "9xbf16",
     ),
     (
         "cutlass3x_sm100_tensorop_s128x256x16implicit_gemm_wgrad_f16_f16_f32_void_f16_f32_128x256x64_dyn_cga_align8_2sm",
@@ -233,12 +208,6 @@ OTHERS = [
         "ATen",
     ),
     (
-        "void at::native::vectorized_elementwise_kernel<int=4, at::native::BinaryFunctor<float, float, bool,"
-        " at::native::CompareEqFunctor<float>>, at::detail::Array<char*, int=3>>(int, float, float)",
-        "vectorized_elementwise_kernel<4 CompareEqFunctor float>",
-        "ATen",
-    ),
-    (
         "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
         "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#12}"
         "::operator()() const::{lambda(c10::BFloat16)#1}>(at::TensorIteratorBase&)::{lambda(int)#1}>(int)",
@@ -277,18 +246,6 @@ OTHERS = [
         "ENKUlvE_clEvENKUlvE_clEvEUlddE_EEvPT_PKS8_jjjS8_T0_",
         "tensor_kernel_scan_innermost_dim<laun…cumsumexp_cuda_kernel>",
         "ATen",
-    ),
-    (
-        "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, at::native::"
-        "binary_internal::MulFunctor<float> >, at::detail::Array<char*, 2> >(int, float)",
-        "vectorized_elementwise_kernel<4 AUnary MulFunctor float>",
-        "ATen",
-    ),
-    (
-        "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<long, float, int>::Policy800, false, long,"
-        " float, int, int>(int*, int*, int*, int const*, long*, long const*, float*, float const*, int, int, int)",
-        "DeviceRadixSortOnesweepKernel<long float 0>",
-        "CUB",
     ),
     (
         "void rocprim::ROCPRIM_400200_NS::detail::trampoline_kernel<rocprim::ROCPRIM_400200_NS::detail::"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,63 +76,6 @@ def test_ids_never_matter(seed: int) -> None:
         renamed[:, column] = np.argsort(order)[rows.columns[:, column]]
     for a, b in zip(row_hashes(rows, tables()), row_hashes(replace(rows, columns=renamed), shuffled), strict=True):
         assert np.array_equal(a, b)
-
-
-@pytest.mark.parametrize(
-    "column", [Column.KIND, Column.OP, Column.STRUCTURE, Column.SITE, Column.MODULE, Column.SCALARS]
-)
-def test_structure_hash_sees_every_column_of_identity(column: Column) -> None:
-    """Another operator, structure, site, module or argument skeleton is another structure, and the same values."""
-    rows = random_rows(np.random.default_rng(1), 0, 20)
-    changed = rows.columns.copy()
-    changed[7, column] = (changed[7, column] + 1) % 8
-    before, after = hashes_of(rows), hashes_of(replace(rows, columns=changed))
-    assert [i for i in range(20) if before[0][i] != after[0][i]] == [7]
-    assert before[1:] == after[1:]
-
-
-@pytest.mark.parametrize("column", [Column.STEP, Column.PHASE, Column.KERNEL])
-def test_what_is_only_shown_is_in_no_hash(column: Column) -> None:
-    """Step, phase and kernel are no part of what a row is; nor are its links."""
-    rows = random_rows(np.random.default_rng(1), 0, 20)
-    changed = rows.columns.copy()
-    changed[:, column] += 1
-    assert hashes_of(rows) == hashes_of(replace(rows, columns=changed, links=rows.links + 4096))
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ({"integers": [1, 2]}, {"integers": [2, 1]}),
-        ({"integers": [1]}, {"integers": [1, 0]}),
-        ({"integers": []}, {"integers": [0]}),
-        ({"integers": [0, 0]}, {"integers": [0]}),
-        ({"integers": [3]}, {"digests": [3]}),
-        ({"integers": [0]}, {"floats": [0.0]}),
-        ({"floats": [0.0]}, {"floats": [-0.0]}),
-        ({"digests": [5, 5]}, {"digests": [6, 6]}),
-        ({"digests": [1 << 63, 1 << 63]}, {"digests": [0, 0]}),
-        ({"digests": [1, 2, 3]}, {"digests": [3, 1, 2]}),
-    ],
-)
-def test_value_hash_sees_cells_places_and_sections(a: dict[str, list[float]], b: dict[str, list[float]]) -> None:
-    """Moved, swapped, added and retyped cells are other values; the structure stays."""
-    one, other = hashes_of(one_row(**a)), hashes_of(one_row(**b))
-    assert one[0] == other[0]
-    assert one[1] != other[1]
-
-
-def test_marked_digests_go_into_a_chain_of_their_own() -> None:
-    """A marked row's digests are in the marked hash only, its numbers are values as ever."""
-    plain = hashes_of(one_row(integers=[4], digests=[7]))
-    marked = hashes_of(one_row(RowFlag.MARKED, integers=[4], digests=[7]))
-    other = hashes_of(one_row(RowFlag.MARKED, integers=[4], digests=[8]))
-    number = hashes_of(one_row(RowFlag.MARKED, integers=[5], digests=[7]))
-    assert plain[2] == [0]
-    assert marked[1] == other[1] == hashes_of(one_row(integers=[4]))[1]
-    assert marked[2] != other[2]
-    assert marked[1] != number[1]
-    assert marked[2] == number[2]
 
 
 MASK = (1 << 64) - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -102,17 +101,6 @@ def test_a_hole_within_a_step() -> None:
     assert mask.op_indices(rows.cut(20, 25)).tolist() == []
     assert mask.op_indices(rows.cut(25, 33)).tolist() == [5, 6, 7]
     assert mask.op_indices(rows.cut(33, 40)).tolist() == list(range(7))
-
-
-def test_occurrences_go_on_in_the_next_part() -> None:
-    """Occurrences are counted through a step however its rows are cut, and from 0 in the next."""
-    rows = rows_of(0, 40)
-    rows.columns[:, [Column.SITE, Column.OP, Column.STEP]], rows.columns[:, Column.KIND] = (2, 1, 4), Kind.OP
-    rows.columns[30:, Column.STEP] = 5
-    for cuts in ([0, 7, 20, 33, 40], [0, 30, 40], [0, 35, 35, 40]):
-        counts = Occurrences()
-        found = [counts.count(rows.cut(*part)).tolist() for part in pairwise(cuts)]
-        assert [count for part in found for count in part] == [*range(30), *range(10)]
 
 
 def test_an_id_that_no_table_has_matches_nothing() -> None:
