@@ -10,7 +10,7 @@ import pytest
 
 from rltrace.commands.main import main
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import MARK_ROWS, Kind, RowFlag
+from rltrace.trace.format.schema import Kind, RowFlag
 
 OUTER = ("train.py", 40, "main", "train(model)")
 INNER = ("lib/ppo.py", 210, "PPO.train", "loss  =  model(x)")
@@ -153,20 +153,6 @@ def test_steps_and_limit(trace: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main_rows(capsys, trace, "--limit", 2) == [0, 1]
 
 
-def test_nth_counts_within_site_and_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``nth`` starts again for each operator, site and step, and goes on across segments."""
-    trace = TraceBuilder(tmp_path / "t.zarr")
-    for step in range(2):
-        for number in range(3):
-            trace.op("aten.mul.Tensor", outputs=[f"{step} {number}"])
-            trace.op("aten.mul.Tensor", site=OUTER, outputs=["other"])
-            trace.commit()
-        trace.end_step()
-    trace.finish()
-    assert main_rows(capsys, tmp_path / "t.zarr", "nth=2") == [4, 5, 10, 11]
-    assert main_rows(capsys, tmp_path / "t.zarr", "nth=1:,site=*:main,step=1") == [9, 11]
-
-
 def damaged(tmp_path: Path) -> Path:
     """Three segments of ten rows in one step, and a fourth in the next; the second cannot be read."""
     trace = TraceBuilder(tmp_path / "t.zarr")
@@ -192,31 +178,6 @@ def test_holes_are_where_the_rows_would_be(tmp_path: Path, capsys: pytest.Captur
     assert len(lines) == 31
     assert "HOLE  rows 10 to 19" in lines[10]
     assert "10 rows could not be read" in err
-
-
-def test_a_hole_hides_the_occurrences_after_it_in_its_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is counted across a hole: after it ``nth`` finds nothing until the next step."""
-    path = damaged(tmp_path)
-    lines = [json.loads(line) for line in run(capsys, path, "nth=0:", "--format", "json")]
-    assert [line.get("row") for line in lines] == [*range(10), None, *range(30, 40)]
-
-
-def test_long_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows are found beyond the first segment, by their step alone."""
-    trace = TraceBuilder(tmp_path / "t.zarr")
-    for step in range(3):
-        for _ in range(MARK_ROWS // 2):
-            trace.op("aten.add.Tensor", outputs=["x"])
-        trace.op("aten.mean.default", outputs=[f"loss {step}"])
-        trace.end_step()
-        trace.commit()
-    trace.finish()
-    assert main_rows(capsys, tmp_path / "t.zarr", "op=mean", "step=2,nth=0") == [
-        MARK_ROWS // 2,
-        MARK_ROWS + 1,
-        MARK_ROWS + 2,
-        MARK_ROWS // 2 * 3 + 2,
-    ]
 
 
 def test_mistakes_have_their_own_words(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

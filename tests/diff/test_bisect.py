@@ -101,13 +101,6 @@ def test_few_probes_and_few_reads(tmp_path: Path) -> None:
     assert a.stream.chunks_read <= 4 and b.stream.chunks_read <= 4
 
 
-def test_values_that_become_equal_again_are_found(tmp_path: Path) -> None:
-    """A single differing row far from the end: bisection over rows would miss it."""
-    a = stream(tmp_path / "a.zarr", 3 * MARK_ROWS, set(), {})
-    b = stream(tmp_path / "b.zarr", 3 * MARK_ROWS, set(), {17: "value"})
-    assert Bisection(a, b).first(VALUES).row == 17
-
-
 @pytest.mark.parametrize("first", [300, 600])
 def test_rows_that_contradict_their_digests(tmp_path: Path, first: int) -> None:
     """Where digests differ and no row does, the rows are what cannot be read."""

@@ -281,31 +281,6 @@ def test_an_episode_that_ends_elsewhere_goes_back_to_the_step_that_said_so(compa
     assert [cell.name for cell in decisive.event.cells] == ["terminated"]
 
 
-def test_evaluations_of_one_side_alone_leave_the_values_the_same(compared: Any) -> None:
-    def program(is_b: bool) -> None:
-        env, agent = Walk(length=99), network()
-        for _ in range(2):
-            play(env, agent, 3)
-            if is_b:
-                Walk().reset()
-                play(Walk(), agent, 2)
-
-    found = compared(program)
-    assert found.verdict is Verdict.SAME_VALUES
-    assert found.structure.only_b > 0
-
-
-def test_of_several_environments_the_one_that_differs_is_named(compared: Any) -> None:
-    def program(is_b: bool) -> None:
-        envs, agent = [Faulty(5 if is_b and k == 2 else None, length=99) for k in range(4)], network()
-        seen = [env.reset(seed=k)[0] for k, env in enumerate(envs)]
-        for _ in range(8):
-            actions = agent(torch.as_tensor(np.stack(seen))).argmax(1).tolist()
-            seen = [env.step(action)[0] for env, action in zip(envs, actions, strict=True)]
-
-    assert compared(program).first_value.event.name == "environment 2"
-
-
 def test_generators_without_a_draw_are_no_difference(tmp_path: Path) -> None:
     """Python's and NumPy's, unseeded, and an environment's own that it never asks: evidence alone, so ``identical``."""
     paths = []

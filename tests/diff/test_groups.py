@@ -67,31 +67,6 @@ def test_an_op_that_nothing_was_changed_for(tmp_path: Path) -> None:
     assert by_cause[Cause.SAME_KERNEL].explanation.endswith("; it is nondeterministic from run to run")
 
 
-def test_three_ways_at_one_op(tmp_path: Path) -> None:
-    """Runs that give three values at one op diverge once, three ways."""
-    found = grouped(tmp_path, [with_noise((CRITIC, noise)) for noise in "abcab"])
-    assert isinstance(found.tree, GroupSplit)
-    assert found.tree.branches == (Group((0, 3)), Group((1, 4)), Group((2,)))
-    assert [g.runs for g in found.groups] == [(0, 3), (1, 4), (2,)]
-
-
-def test_a_group_diverges_again(tmp_path: Path) -> None:
-    """The second divergence lies below the branch whose runs it divides, wherever that is."""
-    programs = [
-        training(),
-        with_noise((CRITIC, "x")),
-        with_noise((CRITIC, "x"), (LATER, "y")),
-        with_noise((LATER, "z")),
-        training(),
-    ]
-    found = grouped(tmp_path, programs)
-    assert isinstance(found.tree, GroupSplit)
-    staying, leaving = found.tree.branches
-    assert isinstance(staying, GroupSplit) and isinstance(leaving, GroupSplit)
-    assert staying.branches == (Group((0, 4)), Group((3,)))
-    assert leaving.branches == (Group((1,)), Group((2,)))
-
-
 def test_an_unfinished_run_is_in_no_group(tmp_path: Path) -> None:
     """Equal so far is not equal: the run is named with the reason, and the whole is undecided."""
     recorded(tmp_path / "a.zarr", training(4))

@@ -6,7 +6,6 @@ import pytest
 
 from rltrace.diff.base.kernels import (
     choice_text,
-    kernel_differences,
     reported_differences,
     settings_choosing,
     settings_text,
@@ -103,33 +102,6 @@ def test_parameters_of_one_implementation() -> None:
     assert list(reported_differences(side, other)) == ["matmul 8x8 against matmul 8x9"]
     assert list(reported_differences(side, {**side, "reported": ["matmul 4x4"]})) == []
     assert list(reported_differences(side, {"library": "oneDNN"})) == []
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "text"),
-    [
-        (["p", "q", "r", "s"], ["p", "x", "s"], "kernels q + r against x"),
-        (["p", "p"], ["p"], "kernels p ×2 against p"),
-        (["p", "s"], ["p", "q", "s"], "kernels p + s against p + q + s"),
-        (["p"], [], "kernels p against nothing"),
-    ],
-)
-def test_names_that_differ(a: list[str], b: list[str], text: str) -> None:
-    """Without those at both ends, unless nothing would be left of a side."""
-    evidence = [
-        {"device": "cuda", "names": names, "launches": [[[1, 1, 1], [1, 1, 1]]] * len(names)} for names in (a, b)
-    ]
-    assert list(reported_differences(*evidence)) == [text]
-
-
-@pytest.mark.parametrize(
-    ("library", "names", "differing"),
-    [("ATen", ["sum"], []), ("MKL", [], []), ("ATen", [], ["instruction set AVX2 against AVX512"])],
-)
-def test_what_a_report_replaces(library: str, names: list[str], differing: list[str]) -> None:
-    """Where a library reported what it ran, what the setting would have chosen is no difference."""
-    reported = {"library": library, "names": names, "reported": [], "threads": 1}
-    assert kernel_differences({**reported, "isa": "AVX2"}, {**reported, "isa": "AVX512"}) == differing
 
 
 @pytest.mark.parametrize(

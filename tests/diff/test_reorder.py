@@ -99,21 +99,6 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             ],
             [1, 0, 5, 4, 3, 2, 7, 6],
         ),
-        (
-            [
-                *MAKE,
-                *(("fill", f"p?{k}", (n,)) for k in (1, 2) for n in (0, 1)),
-                ("fill", "u", (0,)),
-                ("fill", "v", (1,)),
-            ],
-            [
-                *MAKE[::-1],
-                *(("fill", f"p?{k}", (n,)) for k in (2, 1) for n in (0, 1)),
-                ("fill", "v", (1,)),
-                ("fill", "u", (0,)),
-            ],
-            [1, 0, 5, 4, 3, 2, 6, 7],
-        ),
         ([*MAKE, ("fill", "p?", (0,)), ("fill", "q?", (1,)), ("fill", "u", (0,)), ("fill", "v", (1,))],
          [*MAKE[::-1], ("fill", "q?", (0,)), ("fill", "p?", (1,)), ("fill", "v", (0,)), ("fill", "u", (1,))],
          [1, 0, 3, 2, 5, 4]),

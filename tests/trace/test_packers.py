@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.extensions.archive.slice import slice_trace
-from rltrace.extensions.archive.verify import verify
 from rltrace.trace.format.chunk_codec import CodecError
 from rltrace.trace.format.journal import JournalWriter, parse_journal
 from rltrace.trace.format.root import create_trace
@@ -46,24 +45,6 @@ def process_of(path: Path) -> ProcessTrace:
 def layout(path: Path) -> list[tuple[int, int, bool]]:
     """(first, count, whether they are in a chunk) of each part of ``steps``."""
     return [(part.first, part.count, part.chunk is not None) for part in process_of(path).step_parts]
-
-
-def test_every_step_of_a_killed_process_is_there(tmp_path: Path) -> None:
-    """What is in no chunk yet stands in the journal, commit by commit."""
-    path = write(tmp_path / "a.zarr", [1000, 30, 0, 5], close=False)
-    assert layout(path) == [(0, 1024, True), (1024, 6, False), (1030, 5, False)]
-    assert process_of(path).steps[:, Step.STEP].tolist() == list(range(1035))
-    assert not verify(path).damage
-
-
-def test_the_end_puts_all_into_chunks(tmp_path: Path) -> None:
-    """A finished trace has every step in a chunk, so any zarr reader sees them all."""
-    path = write(tmp_path / "a.zarr", [10, 2500, 7])
-    assert layout(path) == [(0, 1024, True), (1024, 1024, True), (2048, 469, True)]
-    process = process_of(path)
-    assert process.steps[:, Step.PARAMETERS].tolist() == list(range(2517))
-    assert process.has_all_steps and process.step_count == 2517
-    assert not verify(path).damage
 
 
 @settings(max_examples=25)

@@ -129,15 +129,6 @@ def test_a_recorder_that_could_not_say_so_in_the_journal(tmp_path: Path, state: 
     assert len(process.streams[0].read(0, 1)) == 1
 
 
-def test_facts_are_plain(sample: Path) -> None:
-    """A fact that is a list or a mapping is refused with its record; none of it is shown."""
-    log = sample / "processes/0/journal/log"
-    rewrite(log, lambda r: {**r, "facts": {"python": "3", "cpu": []}} if r["type"] == "facts" else r)
-    process = open_trace(sample).processes[0]
-    assert process.facts == {}
-    assert any('fact "cpu" is not a plain value' in hole.why for hole in process.holes)
-
-
 def test_a_process_before_its_first_record(trace: Path) -> None:
     """A folder without a journal, or with an empty one, is a process that never got further."""
     (trace / "processes/0/journal").mkdir(parents=True)
@@ -423,14 +414,6 @@ def test_a_missing_start_record_is_named(sample: Path) -> None:
     assert [hole.why for hole in open_trace(sample).holes] == [
         f"starts/{process.token}.json of {process.name} is missing"
     ]
-
-
-def test_holes_are_in_order(written: tuple[Path, Rows]) -> None:
-    """Whichever is found first; each once."""
-    stream = open_trace(written[0]).processes[0].streams[0]
-    for first in (20, 3, 20, 7, 3):
-        stream.add_hole(first, 2, "gone")
-    assert [hole[0] for hole in stream.holes] == [3, 7, 20]
 
 
 def test_checked_links(tmp_path: Path) -> None:

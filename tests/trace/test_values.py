@@ -114,20 +114,6 @@ def test_large_and_many(tmp_path: Path) -> None:
     assert verify(builder.path).sound
 
 
-def test_dtypes_that_numpy_lacks(tmp_path: Path) -> None:
-    """Their bits are recorded; their numbers are the very ones, widened."""
-    builder = TraceBuilder(tmp_path / "a.zarr")
-    half = builder.value(np.array([0x3F80, 0xC049, 0x7FC0], np.uint16), "bfloat16")
-    eighth = builder.value(np.array([0x38, 0xB8, 0x7E, 0x7F], np.uint8), "float8_e4m3fn")
-    builder.op("aten.mm.default", outputs=[half, eighth])
-    values = values_of(builder.finish())
-    found = [values.get(digest) for digest in (half, eighth)]
-    assert [v and (v.dtype, v.shape) for v in found] == [("bfloat16", (3,)), ("float8_e4m3fn", (4,))]
-    assert [v and v.numbers.tolist()[:2] for v in found] == [[1.0, -3.140625], [1.0, -1.0]]
-    assert [v and bool(np.isnan(v.numbers[-1])) for v in found] == [True, True]
-    assert found[1] is not None and found[1].numbers[2] == 448
-
-
 def test_a_dtype_that_is_not_recorded(tmp_path: Path) -> None:
     """Bytes of a dtype whose size is not known are no value."""
     builder = TraceBuilder(tmp_path / "a.zarr")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from programs import Do, Machine, training
 from textual.pilot import Pilot
-from textual.widgets import Static
 from tui_support import at_terminal, other_kernel, press, screen_text, settled
 
 from rltrace.diff.display.row_pairs import Relation
@@ -171,15 +170,6 @@ async def test_the_op_under_the_cursor_is_previewed_where_there_is_room(diverged
     async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "2")
         assert not app.ops.query_one("#preview").display
-
-
-async def test_hidden_receivers_and_the_way_there(record: Record) -> None:
-    """With receivers hidden, going to one says that it is hidden and shows the next row."""
-    a, b = record(training()), record(other_kernel(training(), "aten.mm.default", 2))
-    async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
-        await press(pilot, app, "2", "i", "g", tuple("26"), "enter")
-        assert "hidden here" in messages(app)
-        assert "propagated hidden" in str(app.ops.query_one("#head", Static).render())
 
 
 async def test_every_key_has_an_id_and_says_what_it_does(diverged: Runs) -> None:

@@ -37,10 +37,9 @@ from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.files import FileRequest, UnreadableError
 from rltrace.trace.format.journal import frame
-from rltrace.trace.format.location import TraceURL, parse_location
+from rltrace.trace.format.location import TraceURL
 from rltrace.trace.format.process_start import note_left_out, write_start
 from rltrace.trace.read.reader import open_trace
-from rltrace_tui.data import DiffData
 
 obstore = pytest.importorskip("obstore", reason="obstore is not installed: the extra cloud has it")
 
@@ -132,18 +131,6 @@ def test_the_report_and_a_slice(server: WebServer, originals: Path, tmp_path: Pa
     for name, source in (("own", str(originals / "a.zarr")), ("far", server.url("a.zarr"))):
         assert main(["slice", source, "--steps", "1:2", "-o", str(tmp_path / name)]) == 0
     assert content(open_trace(tmp_path / "far")) == content(open_trace(tmp_path / "own"))
-
-
-def test_the_interface_reads_urls(server: WebServer, originals: Path) -> None:
-    """What the terminal interface draws of two URLs is what it draws of two folders."""
-    found, expected = (
-        DiffData(*(parse_location(f"{place}/{name}.zarr") for name in "ab"))
-        for place in (server.url("").rstrip("/"), originals)
-    )
-    one, other = (data.search(lambda *_: None, lambda *_: None) for data in (found, expected))
-    assert (one.verdict, one.first, one.search) == (other.verdict, other.first, other.search)
-    assert found.timelines == expected.timelines
-    assert len(found.curves(lambda: False)) == len(expected.curves(lambda: False)) > 0
 
 
 def test_chunks_are_kept(server: WebServer, originals: Path, cache: Path) -> None:
