@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 from collections.abc import Container
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 
 def modules_after(code: str) -> set[str]:
@@ -21,55 +20,31 @@ def modules_after(code: str) -> set[str]:
     return set(line.split()[1:])
 
 
-RUN = """
-import sys
-sys.argv = ["rltrace", *{arguments!r}]
+HELP = """
+import contextlib, sys
 from rltrace.commands.main import main
-try:
-    main()
-except SystemExit:
-    pass
+for arguments in ["--help"], *([verb, "--help"] for verb in ("record", "diff", "show", "ops", "replay")):
+    sys.argv = ["rltrace", *arguments]
+    with contextlib.suppress(SystemExit):
+        main()
 """
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["record", "--help"], ["diff", "--help"], ["show", "--help"], ["ops", "--help"], ["replay", "--help"]],
-)
-def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+def test_help_loads_nothing_heavy() -> None:
     """Help is there at once: the heavy packages are loaded by the verb that needs them, when it runs."""
-    assert not {"torch", "zarr", "numpy", "textual"} & modules_after(RUN.format(arguments=arguments))
+    assert not {"torch", "zarr", "numpy", "textual"} & modules_after(HELP)
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "rltrace.diff",
-        "rltrace.trace.read.reader",
-        "rltrace.report.text",
-        "rltrace.json",
-        "rltrace.extensions.page.page",
-        "rltrace.selectors",
-        "rltrace",
-    ],
-)
-def test_reading_and_comparing_loads_no_torch(module: str) -> None:
+def test_reading_and_comparing_loads_no_torch() -> None:
     """A trace can be read, compared and reported on a machine that has no torch."""
-    assert "torch" not in modules_after(f"import {module}")
+    names = "rltrace.diff, rltrace.trace.read.reader, rltrace.report.text, rltrace.json, rltrace.extensions.page.page"
+    assert "torch" not in modules_after(f"import rltrace, {names}")
 
 
-def test_writer_loads_neither_zarr_nor_torch() -> None:
-    """The writer runs inside the recorded program, where every import is start-up time."""
-    assert not {"torch", "zarr"} & modules_after("import rltrace.trace.write.writer")
-
-
-@pytest.mark.parametrize(
-    "module",
-    ["rltrace.digest", "rltrace.selectors", "rltrace.portable_keys", "rltrace.fingerprint", "rltrace.pytest_plugin"],
-)
-def test_leaves_load_no_torch(module: str) -> None:
-    """What both sides of a comparison need, and what every pytest loads, comes without torch."""
-    assert not {"torch", "zarr"} & modules_after(f"import {module}")
+def test_writer_and_leaves_load_neither_zarr_nor_torch() -> None:
+    """The writer runs inside the recorded program, where every import is start-up time; every pytest loads a leaf."""
+    leaves = "rltrace.digest, rltrace.selectors, rltrace.portable_keys, rltrace.fingerprint, rltrace.pytest_plugin"
+    assert not {"torch", "zarr"} & modules_after(f"import rltrace.trace.write.writer, {leaves}")
 
 
 # --- what is written --------------------------------------------------------------------------------------------------
@@ -77,6 +52,7 @@ def test_leaves_load_no_torch(module: str) -> None:
 ROOT = Path(__file__).parents[1]
 
 
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     """The syntax tree of every module of the library and the interface, by its dotted name."""
     found = {}
