@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from engines import cached, fitting_record, write_library
 
 from rltrace.commands.main import main
 from rltrace.extensions.doctor.report import DoctorReport, JaxRecorder, doctor_document
+from rltrace.native.library import find, torch_folder
 from rltrace.report.text import document_text
 from rltrace.testing import TraceBuilder
-
-RLTRACE = Path(sys.executable).parent / "rltrace"
 
 PROGRAM = """
 import torch
@@ -37,20 +34,28 @@ step(jnp.ones(3))
 """
 
 
-def run(folder: Path, *arguments: str, **variables: str) -> Any:
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", **variables}
-    done = subprocess.run(
-        [str(RLTRACE), "doctor", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+Run = Callable[..., str]
 
 
-def test_of_a_command(tmp_path: Path) -> None:
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """``run(word, …, VARIABLE="…")``: what ``rltrace doctor`` prints in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, **variables: str) -> str:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert main(["doctor", *words]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_of_a_command(run: Run, tmp_path: Path) -> None:
     """The settings that the program makes count; it is ended after its first step, and leaves nothing behind."""
     (tmp_path / "train.py").write_text(PROGRAM)
-    text = run(tmp_path, "--format", "json", "--", sys.executable, "train.py", MKL_CBWR="COMPATIBLE")
-    found = json.loads(text)
+    variables = {"MKL_CBWR": "COMPATIBLE", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    found = json.loads(run("--format", "json", "--", sys.executable, "train.py", **variables))
     assert found["schema"] == "rltrace.doctor/1"
     assert found["facts"]["flag.deterministic_algorithms"] is True
     assert found["facts"]["torch.threads"] == 1
@@ -62,26 +67,29 @@ def test_of_a_command(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
-def test_of_a_fresh_python(tmp_path: Path) -> None:
+def test_of_a_fresh_python(run: Run) -> None:
     """Both questions, each with an answer."""
-    text = run(tmp_path, PYTHONHASHSEED="random")
+    text = run(PYTHONHASHSEED="random")
     assert "Kernel selection on this machine" in text
     assert "PYTHONHASHSEED is not set" in text
     assert "Sources of differences on another machine" in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_the_engine(tmp_path: Path) -> None:
+def test_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it is there and for what it was built; else what to do."""
-    text = run(tmp_path, RLTRACE_CACHE=str(tmp_path / "none"))
-    words = " ".join(text.partition("Recording on this machine")[2].split())
+    monkeypatch.setenv("RLTRACE_CACHE", str(tmp_path))
+    words = shown(DoctorReport({}, (), find(torch_folder()))).partition("Recording on this machine ")[2]
     assert words.startswith("engine dispatch mode in Python: no native engine is built for torch ")
     assert words.endswith("rltrace build-engine compiles the native one")
-    write_library(cached(tmp_path / "cache"))
-    text = run(tmp_path, RLTRACE_CACHE=str(tmp_path / "cache"))
-    target = fitting_record().target.text
-    words = " ".join(text.partition("Recording on this machine")[2].split())
-    assert words == f"engine native, built for {target} by c++ (GNU 12)"
+    write_library(cached(tmp_path))
+    words = shown(DoctorReport({}, (), find(torch_folder()))).partition("Recording on this machine ")[2]
+    assert words == f"engine native, built for {fitting_record().target.text} by c++ (GNU 12)"
+
+
+def shown(report: DoctorReport) -> str:
+    """Its words."""
+    return " ".join(document_text(doctor_document(report)).split())
 
 
 def test_of_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,11 +116,11 @@ def test_what_cannot_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
-def test_of_a_program_in_jax(tmp_path: Path) -> None:
+def test_of_a_program_in_jax(run: Run, tmp_path: Path) -> None:
     """It is ended after the first iteration of its loop; the library is that for JAX, and torch is not asked for."""
     (tmp_path / "train.py").write_text(JAX_PROGRAM)
-    variables = {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "RLTRACE_CACHE": str(tmp_path / "none")}
-    found = json.loads(run(tmp_path, "--format", "json", "--", sys.executable, "train.py", **variables))
+    variables = {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "PYTHONHASHSEED": "0", "RLTRACE_CACHE": str(tmp_path)}
+    found = json.loads(run("--format", "json", "--", sys.executable, "train.py", **variables))
     assert found["engine"] is None
     assert found["jax"] == {"jaxlib": found["facts"]["jax.jaxlib"], "platform": "cpu", "library": None}
     assert {obstacle["scope"] for obstacle in found["obstacles"]} == {"elsewhere"}
@@ -151,5 +159,5 @@ def test_of_a_trace_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 )
 def test_what_records_jax(platform: str, library: Path | None, text: str) -> None:
     """Who digests the carry of a loop, and what to do where the library is missing."""
-    shown = document_text(doctor_document(DoctorReport({}, (), jax=JaxRecorder("0.10.2", platform, library))))
-    assert " ".join(shown.partition("loops")[2].split()) == text
+    report = DoctorReport({}, (), jax=JaxRecorder("0.10.2", platform, library))
+    assert shown(report).partition("loops ")[2] == text
