@@ -40,6 +40,9 @@ for step in range(5):
 """
 
 
+RUNNER = "rltrace.extensions.regression.lock_check.Runner"
+
+
 class Within:
     """Runs ``train.py`` of a copy of the folder within this process, recorded as ``rltrace record`` would."""
 
@@ -105,19 +108,28 @@ def dots_differ() -> None:
         pytest.skip("the dot products have the same bits with one thread and with two")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with the program and its lock."""
-    monkeypatch.setattr("rltrace.extensions.regression.lock_check.Runner", Within)
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    folder = tmp_path / "project"
+    folder = tmp_path_factory.mktemp("made") / "project"
     folder.mkdir()
     (folder / "train.py").write_text(PROGRAM)
-    make_lock(plan_of(folder, "made"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RUNNER, Within)
+        patch.setenv("OMP_NUM_THREADS", "2")
+        make_lock(plan_of(folder, "made"))
     git(folder, "init", "-q")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "lock")
     return folder
+
+
+@pytest.fixture
+def folder(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it for one test."""
+    monkeypatch.setattr(RUNNER, Within)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    return Path(shutil.copytree(project, tmp_path / "project"))
 
 
 def git(folder: Path, *arguments: str) -> None:
