@@ -392,20 +392,6 @@ def test_traces_that_cannot_be_run_again(record: Record, capsys: pytest.CaptureF
     assert "has no process rank7/main" in capsys.readouterr().err
 
 
-def test_columns_of_an_outcome(record: Record) -> None:
-    """An outcome has its row, in the order in which the ops ran."""
-    found = record(nobody_recorded(lambda tensor: None), rerunnable="all")
-    rows = [int(outcome.rows.columns[0, Column.OP]) for outcome in outcomes(found)]
-    names = [found.process.words.op(number) for number in rows]
-    assert names == [
-        "aten.ones.default",
-        "aten.add.Tensor",
-        "aten.mul_.Tensor",
-        "aten.copy_.default",
-        "aten.sum.default",
-    ]
-
-
 def test_a_recording_is_not_changed(record: Record, tmp_path: Path) -> None:
     """Rows are those of a recording without the option."""
     plain, found = record(training, engine="mode"), record(training, rerunnable="all")
