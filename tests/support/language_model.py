@@ -7,7 +7,7 @@ in.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ Logits = Callable[[tuple[int, ...]], NDArray[np.float32]]
 
 def logits(prefix: tuple[int, ...]) -> NDArray[np.float32]:
     """What an unchanged model gives after these tokens."""
-    return np.random.default_rng([7, *prefix]).normal(size=VOCABULARY).astype(np.float32)
+    return np.random.default_rng([7, len(prefix), *prefix]).normal(size=VOCABULARY).astype(np.float32)
 
 
 @dataclass(eq=False)
@@ -79,8 +79,11 @@ class Spoken:
             ("embed", (self.kept(Part.INPUT, "input", tokens), self._gives("", prefixes, lambda p: logits(p)[:4])))
         ]
         inner += [(module, (self._gives(name, prefixes, give),)) for module, name, give in extra]
-        end = begun + len(inner) + 2
-        out = self._gives("logits", [row[kept] for row in prefixes], self.speaks)
+        end = begun + len(inner) + 3
+        kept_prefixes = [row[kept] for row in prefixes]
+        hidden = replace(self._gives("", kept_prefixes, lambda p: logits(p)[:4]), part=Part.INPUT)
+        inner += [("lm_head", (hidden, self._gives("", kept_prefixes, self.speaks)))]
+        out = self._gives("logits", kept_prefixes, self.speaks)
         self.call(root, None, self.name, "LanguageModel", begun, end, (*given, out))
         for at, (module, tensors) in enumerate(inner):
             kind = "Embedding" if module == "embed" else "Router"

@@ -19,7 +19,7 @@ from rltrace.extensions.parity.matching.key_choice import (
     sampling_models,
     select_models,
 )
-from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying
+from rltrace.extensions.parity.matching.row_keying import Keying
 from rltrace.extensions.parity.matching.row_pairs import Missing, disagreeing, missing, partners
 from rltrace.extensions.parity.matching.token_grids import TokenGrid
 from rltrace.extensions.parity.model import Disagreement, Parity, ParitySide, ParityVerdict, RowsBy
@@ -57,7 +57,7 @@ def verdict_of(
 def _undecided_reason(compared: int, a: CallRange, b: CallRange, never_computed: int, known: KeyChoice) -> str:
     """Why the verdict is UNDECIDED where nothing differs; empty: it is BITWISE."""
     if not known.shared:
-        what = "sequence of A matches one of B: the two had other tokens"
+        what = "sequence of A matches one of B: the two had other tokens, or padding without a mask (--pad)"
         return f"no {what if known.by is RowsBy.TOKENS else 'row of A matches one of B'}"
     whole = next((root for side, grids in ((a, known.a), (b, known.b)) if (root := _whole_model(side, grids))), "")
     if not compared and whole:
@@ -102,21 +102,6 @@ def side_of(call_range: CallRange, grids: Sequence[TokenGrid], lacks: Missing) -
 def _unknown(grid: TokenGrid) -> int:
     without = grid.keys == NO_KEY
     return int(without.sum() if grid.pads is None else (without & (grid.pads == 0)).sum())
-
-
-def assumed(*keyings: Keying) -> list[str]:
-    """One sentence for each kind of assumption about tensors."""
-    found: dict[str, list[str]] = {}
-    for keying in keyings:
-        for call in keying.call_range.calls:
-            for rows in keying.of(call):
-                if isinstance(rows, KeyedRows) and rows.assumed:
-                    found.setdefault(rows.assumed, []).append(f"{rows.tensor.name or 'the output'} of {call.module}")
-    return [f"{names[0]} is {text}" + _more(len(set(names)) - 1) for text, names in found.items()]
-
-
-def _more(count: int) -> str:
-    return f", and so {'is 1 other tensor' if count == 1 else f'are {count} others'}" if count else ""
 
 
 def disagreements(counted: Sequence[Counted]) -> list[Disagreement]:
@@ -178,7 +163,7 @@ def compare(a: CallRange, b: CallRange, options: ParityOptions | None = None) ->
     keyed_b.compared = _with_fused(b, {str(path.b) for path in compared})
     lacks = missing(known.a, known.b), missing(known.b, known.a)
     origins = origins_of(counted, keyed_a, keyed_b, ranks)
-    notes = [*known.notes, *steps, *naming.ambiguous, *assumed(keyed_a, keyed_b)]
+    notes = [*known.notes, *steps, *naming.ambiguous]
     verdict, why = verdict_of(counted, a, b, lacks[1].counted, known)
     parity = Parity(
         verdict=verdict,

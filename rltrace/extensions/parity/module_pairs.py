@@ -162,17 +162,7 @@ def _pair_tensor(name_a: Name, name_b: Name, a: KeyedTable, b: KeyedTable) -> Pa
     pairs = pair(a, b)
     pairs = pairs.where(_widths(a, pairs.a) == _widths(b, pairs.b))
     equal = a.digests[pairs.a] == b.digests[pairs.b]
-    sure = _sure(a, pairs.a, equal) & _sure(b, pairs.b, equal)
-    return PairedTensor(name_a[0], Pair(name_a[1], name_b[1]), a, b, pairs.where(sure), equal[sure])
-
-
-def _sure(table: KeyedTable, at: Numbers, equal: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which pairs are compared: where the layout of a call's rows is assumed, at least one of them must be equal."""
-    doubtful = np.array([bool(rows.assumed) for _, rows in table.sources] + [False])[table.source[at]]
-    agree = np.zeros(len(table.sources) + 1, bool)
-    agree[table.source[at[equal]]] = True
-    found: NDArray[np.bool_] = ~doubtful | agree[table.source[at]]
-    return found
+    return PairedTensor(name_a[0], Pair(name_a[1], name_b[1]), a, b, pairs, equal)
 
 
 def _widths(table: KeyedTable, at: Numbers) -> Keys:

@@ -5,10 +5,8 @@ Owns the choice, the errors where there is none, and which optimizer steps are c
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 
@@ -48,59 +46,17 @@ def _keys(grids: Sequence[TokenGrid]) -> Keys:
 # --- observations -----------------------------------------------------------------------------------------------------
 
 
-SHARED = 0.5
-"""Share of the smaller side's different rows that the other must have too, for an input to identify rows."""
-
-
-def observation_grids(a: CallRange, b: CallRange) -> tuple[tuple[TokenGrid, ...], tuple[TokenGrid, ...]]:
-    """Grids by the inputs of which the two sides share the most rows; none where they share too few."""
-    inputs = _observations(a), _observations(b)
-    every = [_distinct(side) for side in inputs]
-    chosen = [_chosen(side, other) for side, other in zip(inputs, reversed(every), strict=True)]
-    return _grids(inputs[0], chosen[0]), _grids(inputs[1], chosen[1])
-
-
-Observations = Mapping[tuple[str, str], list[tuple[ModuleCall, ActivationRows]]]
-"""By module path and name of the input."""
-
-
-def _observations(call_range: CallRange) -> Observations:
-    """Inputs of outermost calls that no earlier call returned."""
-    found: dict[tuple[str, str], list[tuple[ModuleCall, ActivationRows]]] = {}
+def observation_grids(call_range: CallRange) -> tuple[TokenGrid, ...]:
+    """Grids by the first input of each outermost call that no earlier call returned."""
+    grids = []
     earlier = EarlierOutputs()
     for call in call_range.outermost:
-        for tensor in inputs_of(call):
-            if tensor.digests.size and tensor.axes and not earlier.hold(call.module, tensor.digests):
-                found.setdefault((call.module, tensor.name), []).append((call, tensor))
+        inputs = (t.digests for t in inputs_of(call) if t.digests.size and t.axes)
+        digests = next((found for found in inputs if not earlier.hold(call.module, found)), None)
+        grids += [] if digests is None else [TokenGrid.of_inputs(call, digests)]
         for tensor in outputs_of(call):
             earlier.add(call.module, tensor.digests)
-    return found
-
-
-def _distinct(inputs: Observations) -> Keys:
-    digests = (tensor.digests.ravel() for calls in inputs.values() for _, tensor in calls)
-    return np.unique(np.concatenate([np.zeros(0, np.uint64), *digests]))
-
-
-def _chosen(inputs: Observations, others: Keys) -> Mapping[str, str]:
-    """For each module the input of which the other side has the most rows."""
-    best: dict[str, tuple[int, str]] = {}
-    for (module, name), calls in inputs.items():
-        own = np.unique(np.concatenate([tensor.digests.ravel() for _, tensor in calls]))
-        shared = int(np.isin(own, others).sum())
-        if shared >= SHARED * min(len(own), len(others)) and shared > best.get(module, (0, ""))[0]:
-            best[module] = (shared, name)
-    return {module: name for module, (_, name) in best.items()}
-
-
-def _grids(inputs: Observations, chosen: Mapping[str, str]) -> tuple[TokenGrid, ...]:
-    found = [
-        TokenGrid.of_inputs(call, tensor.digests)
-        for (module, name), calls in inputs.items()
-        for call, tensor in calls
-        if chosen.get(module) == name
-    ]
-    return tuple(sorted(found, key=lambda grid: grid.anchor.number))
+    return tuple(grids)
 
 
 def counted_grids(call_range: CallRange) -> tuple[TokenGrid, ...]:
@@ -125,49 +81,15 @@ def _counted_tensor(call: ModuleCall) -> ActivationRows | None:
     return next(iter(numbers or tensors), None)
 
 
-# --- padding ----------------------------------------------------------------------------------------------------------
-#
-# Padding at the end of a sequence changes no key, padding at its beginning changes all of them. So, without masks, ids
-# with which sequences begin are tried as padding: the one counts that makes more keys of both sides equal.
-
-
-TRIED = 3
-"""Ids of each side that are tried as padding."""
+# --- tokens -----------------------------------------------------------------------------------------------------------
 
 
 def grids_of(a: Sequence[Forward], b: Sequence[Forward], pad: int | None) -> KeyChoice:
-    """Grids of token ids on both sides. ``pad``: the padding token, if known."""
-    if pad is not None:
-        return _keys_by_tokens(a, b, pad, pad, f"token {pad} is padding, as given")
-    pairs = product((None, *_first_ids(a)), (None, *_first_ids(b)))
-    masks = _describe_masks(a, b)
-    tried = (_keys_by_tokens(a, b, x, y, _describe_padding(x, y) or masks) for x, y in pairs)
-    return max(tried, key=lambda choice: choice.shared)
-
-
-def _keys_by_tokens(
-    a: Sequence[Forward], b: Sequence[Forward], pad_a: int | None, pad_b: int | None, how: str
-) -> KeyChoice:
-    return KeyChoice(RowsBy.TOKENS, token_grids(a, pad_a), token_grids(b, pad_b), how)
-
-
-def _describe_masks(a: Sequence[Forward], b: Sequence[Forward]) -> str:
+    """Grids of token ids on both sides. ``pad``: the padding token, where no mask marks it."""
     sides = [name for name, side in (("A", a), ("B", b)) if any(f.mask is not None for f in side)]
-    return f"masks of {' and '.join(sides)} mark the padding" if sides else ""
-
-
-def _first_ids(forwards: Sequence[Forward]) -> list[int]:
-    """Ids with which sequences without a mask begin, the most frequent first."""
-    firsts: Counter[int] = Counter()
-    for forward in forwards:
-        if forward.mask is None and forward.ids.shape[1:] > (1,):
-            firsts.update(forward.ids[:, 0].tolist())
-    return [token for token, _ in firsts.most_common(TRIED)]
-
-
-def _describe_padding(a: int | None, b: int | None) -> str:
-    tokens = [f"token {token} of {side}" for side, token in (("A", a), ("B", b)) if token is not None]
-    return f"{' and '.join(tokens)} taken as padding: without it the sequences agree" if tokens else ""
+    masks = f"masks of {' and '.join(sides)} mark the padding" if sides else ""
+    how = masks if pad is None else f"token {pad} is padding, as given"
+    return KeyChoice(RowsBy.TOKENS, token_grids(a, pad), token_grids(b, pad), how)
 
 
 # --- the choice -------------------------------------------------------------------------------------------------------
@@ -196,11 +118,11 @@ def choose_keys(a: CallRange, b: CallRange, rows_by: RowsBy | None, pad: int | N
                 f"no token ids of {side} are known: no call of an embedding, or with input_ids, was recorded; "
                 "--rows-by inputs, or order, compares without them"
             )
-    grids = observation_grids(a, b)
-    if all(grids):
-        return KeyChoice(RowsBy.INPUTS, *grids, "rows with the same input are matched")
+    known = KeyChoice(RowsBy.INPUTS, observation_grids(a), observation_grids(b), "rows with the same input are matched")
+    if known.shared:
+        return known
     if rows_by is RowsBy.INPUTS:
-        raise UsageError("the outermost modules of the two sides share too few input rows")
+        raise UsageError("the outermost modules of the two sides share no input rows")
     raise UsageError(
         "the rows cannot be matched: neither side looks token ids up, and the inputs of their outermost modules "
         "differ; use --rows-by order if the k-th row of A is the k-th of B"

@@ -37,8 +37,6 @@ class RowLayout(StrEnum):
     """[1, tokens] or [tokens]: the same for all sequences."""
     SHARED_GROUPED = "shared-grouped"
     """[1, tokens, …]."""
-    TAIL = "tail"
-    """[sequences, the last tokens]."""
     HEADS_FLAT = "heads-flat"
     """[sequences x heads, tokens]: of ops within a module."""
 
@@ -58,7 +56,7 @@ class RowPlacement:
 
 
 def layouts(shape: Shape, grid: Shape) -> tuple[RowLayout, ...]:
-    """The layouts on ``grid`` that the lengths of the axes of rows allow; TAIL only where no other fits."""
+    """The layouts on ``grid`` that the lengths of the axes of rows allow."""
     total = prod(grid)
     found = []
     if 0 in shape:
@@ -73,8 +71,6 @@ def layouts(shape: Shape, grid: Shape) -> tuple[RowLayout, ...]:
         found += _of_sequences(shape, grid)
     if not found and len(shape) > 1 and shape[0] == total:
         found.append(RowLayout.FLAT_GROUPED)
-    if not found and len(grid) == 2 and len(shape) == 2 and shape[0] == grid[0] and 0 < shape[1] < grid[1]:
-        found.append(RowLayout.TAIL)
     return tuple(found)
 
 
@@ -103,10 +99,10 @@ def layouts_along(shape: Shape, grid: Shape, axes: Shape | None) -> tuple[Shape,
     """(axes, layouts) of a whole tensor of this shape, for activation patching.
 
     ``axes``: requested axes of rows; None: all but the last, or, where no layout fits these and each element is one
-    token's (an index, a value), all. Never TAIL: which tokens the rows belong to would be a guess.
+    token's (an index, a value), all.
     """
     own = axes_of(axes, len(shape))
-    found = tuple(one for one in layouts(_lengths(shape, own), grid) if one is not RowLayout.TAIL)
+    found = layouts(_lengths(shape, own), grid)
     if not found and axes is None:
         return tuple(range(len(shape))), tuple(one for one in layouts(shape, grid) if one in BY_ELEMENT)
     return own, found
@@ -159,6 +155,3 @@ def placement(shape: Shape, grid: Shape, layout: RowLayout) -> RowPlacement:
             return placement((grid[0], size // total, grid[1]), grid, RowLayout.HEADS_FIRST)
         case RowLayout.SHARED | RowLayout.SHARED_GROUPED:
             return RowPlacement(np.tile(each.reshape(grid[1], -1), (grid[0], 1)), rows)
-        case RowLayout.TAIL:
-            last = rows.reshape(grid)[:, grid[1] - shape[1] :]
-            return RowPlacement(each[:, None], last.ravel())

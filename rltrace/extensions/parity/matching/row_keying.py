@@ -101,8 +101,6 @@ class KeyedRows:
     """[n]: the tokens, as indices into the flat grid."""
     tensor_rows: Numbers
     """[n, k]: the rows of the tensor for each token, in the order of ``tensor.digests``."""
-    assumed: str = ""
-    """An assumption about the tensor; empty: none."""
 
     @cached_property
     def digests(self) -> Keys:
@@ -208,7 +206,7 @@ class Keying:
         """The rows by content, where the shape fits no layout or may fit one by chance."""
         if isinstance(found, KeyedRows) and self._has_earlier(found):
             return KeyedRows(tensor, grid, found.tokens, found.tensor_rows)
-        may_be_earlier = isinstance(found, Unkeyed) or found.assumed or tensor.part is Part.INPUT
+        may_be_earlier = isinstance(found, Unkeyed) or tensor.part is Part.INPUT
         by_content = self._by_content(grid, tensor) if may_be_earlier else None
         return by_content or self._as_input(call, tensor) or found
 
@@ -232,8 +230,7 @@ class Keying:
         if len(possible) > 1:
             return Unkeyed(tensor, f"{_counted(shape)} can be read as {' and as '.join(possible)}")
         placed = placement(shape, grid.shape, possible[0])
-        assumed = "taken as those of the last tokens" if possible[0] is RowLayout.TAIL else ""
-        return KeyedRows(tensor, grid, placed.tokens, placed.tensor_rows, assumed)
+        return KeyedRows(tensor, grid, placed.tokens, placed.tensor_rows)
 
     def _has_earlier(self, found: KeyedRows) -> bool:
         """Whether an earlier tensor of this forward pass has the same rows at the same tokens."""
@@ -280,7 +277,7 @@ class Keying:
                 continue
             is_plain = np.array_equal(rows.tokens, np.arange(len(rows.grid.keys)))
             if rows.tensor.digests.shape == tensor.digests.shape and not is_plain:
-                return KeyedRows(tensor, rows.grid, rows.tokens, rows.tensor_rows, rows.assumed)
+                return KeyedRows(tensor, rows.grid, rows.tokens, rows.tensor_rows)
         return None
 
 
@@ -300,7 +297,7 @@ _NO_GRID = "its forward pass is unknown, or it holds several"
 
 def _is_doubtful(tensor: ActivationRows, possible: tuple[RowLayout, ...]) -> bool:
     """Whether a shape may fit by chance, such as that of the tokens of one expert."""
-    return possible == (RowLayout.TAIL,) or (possible == (RowLayout.FLAT,) and tensor.digests.size > 1)
+    return possible == (RowLayout.FLAT,) and tensor.digests.size > 1
 
 
 def _name(call: ModuleCall, tensor: ActivationRows) -> tuple[str, Part, str]:

@@ -225,7 +225,7 @@ def _by_evidence(
 ) -> KeyedRows | None:
     for keyed in keying().of(call):
         if (keyed.tensor.part, keyed.tensor.name) == (tensor.part, tensor.name):
-            return keyed if isinstance(keyed, KeyedRows) and keyed.grid is grid and not keyed.assumed else None
+            return keyed if isinstance(keyed, KeyedRows) and keyed.grid is grid else None
     return None
 
 

@@ -20,7 +20,7 @@ from rltrace.extensions.parity.matching.layouts import RowLayout, layouts, place
         ((4, 1, 8), (4, 1), ["grouped"]),
         ((1, 20), (4, 20), ["shared"]),
         ((1, 20, 3), (4, 20), ["shared-grouped"]),
-        ((4, 1), (4, 20), ["tail"]),
+        ((4, 1), (4, 20), []),  # of which tokens, only content can say
         ((1, 8, 1), (1, 1), ["heads-first"]),
         ((1, 1, 1), (1, 1), ["grouped"]),
         ((4,), (4, 20), []),
@@ -48,8 +48,3 @@ def test_what_all_sequences_share_is_each_ones() -> None:
     placed = placement((1, 2, 2), (2, 2), RowLayout.SHARED_GROUPED)
     assert placed.tensor_rows.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3]]
     assert placed.tokens.tolist() == [0, 1, 2, 3]
-
-
-def test_a_tail_belongs_to_the_last_tokens() -> None:
-    placed = placement((2, 1), (2, 3), RowLayout.TAIL)
-    assert placed.tokens.tolist() == [2, 5]

@@ -1,4 +1,4 @@
-"""Which rows that one side never computed count, and which need no partner; and how padding without a mask is found."""
+"""Which rows that one side never computed count, and which need no partner; and padding without a mask."""
 
 from __future__ import annotations
 
@@ -45,11 +45,10 @@ def test_a_row_of_another_step_is_no_partner() -> None:
     assert missing(token_grids([fed([[1, 2]])]), token_grids([fed([[1, 2]], step=1)])).whole == 2
 
 
-def test_a_token_that_sequences_begin_with_is_found_to_pad() -> None:
-    """Without it the two sides agree; where they agree anyhow, nothing is said to pad."""
+def test_padding_is_what_was_given() -> None:
+    """Without a mask and without its id, padding on the left makes other sequences."""
     a, b = [fed([[9, 9, 1, 2], [3, 4, 5, 6]])], [fed([[1, 2, 8, 8], [3, 4, 5, 6]])]
-    padded = grids_of(a, b, None)
-    assert padded.how.startswith("token 9 of A taken as padding")
+    without, padded = grids_of(a, b, None), grids_of(a, b, 9)
+    assert without.a[0].keys[2] != without.b[0].keys[0]
     assert padded.a[0].keys[2] == padded.b[0].keys[0]
-    assert grids_of(b, b, None).how == ""
-    assert grids_of(a, b, 9).how == "token 9 is padding, as given"
+    assert padded.how == "token 9 is padding, as given"
