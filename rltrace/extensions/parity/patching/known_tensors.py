@@ -1,26 +1,23 @@
 """The tokens of activation rows of a tensor that has not one for each token, by earlier tensors of the forward pass.
 
 Owns the search, in one forward pass of the running program: the last positions that a head is given, the tokens that
-a router hands to an expert. A view of an earlier tensor has its rows; any other tensor has the rows with the same bits,
-where these were at tokens of one key only.
+a router hands to an expert. A tensor has the rows of an earlier one with the same bits, where these were at tokens of
+one key only.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from math import prod
 from weakref import ref
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rltrace.digest.activation_rows import row_digests
 from rltrace.extensions.parity.patching.row_table import NONE
 from rltrace.extensions.parity.token_keys import Keys, Numbers
 from rltrace.recorder.capture.values import NoBytesError, bytes_of
-from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.layouts import Layouts, dtype_name
 
 SEARCHED = 24
@@ -49,13 +46,9 @@ class KnownTensors:
         """The token of each row of a tensor, as ``add`` takes them; None: unknown."""
         if not tensor.is_floating_point() or tensor.dim() < 2 or not tensor.numel():
             return None
-        digests: Keys | None = None
+        digests = self._digests(tensor)
         for known, other in self._similar(tensor):
-            if address_of(other) == address_of(tensor):
-                found = _by_memory(tensor, other, known.rows)
-            else:
-                digests = self._digests(tensor) if digests is None else digests
-                found = self._by_content(digests, known, other)
+            found = self._by_content(digests, known, other)
             if found is not None:
                 self.add(tensor, found)
                 return found
@@ -113,25 +106,3 @@ class _Known:
 
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
-
-
-def _by_memory(tensor: Tensor, other: Tensor, rows: Numbers) -> Numbers | None:
-    """Tokens of the rows of a tensor in the memory of another one; None unless every row is one of ``other``."""
-    if tensor.stride(-1) != other.stride(-1):
-        return None
-    starts, others = _starts(tensor), _starts(other)
-    order = np.argsort(others)
-    at = np.minimum(np.searchsorted(others[order], starts), len(order) - 1)
-    if not (others[order][at] == starts).all():
-        return None
-    found: Numbers = rows[order[at]]
-    return found
-
-
-def _starts(tensor: Tensor) -> NDArray[np.int64]:
-    """Offset of each row of a tensor in its storage, in elements."""
-    starts = np.array([tensor.storage_offset()], np.int64)
-    for size, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True):
-        starts = (starts[:, None] + np.arange(size) * stride).reshape(-1)
-    assert len(starts) == prod(tensor.shape[:-1])
-    return starts

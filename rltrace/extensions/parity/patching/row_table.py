@@ -84,96 +84,51 @@ class RowLookup:
     """Whether A has several candidates with different bits."""
 
 
+def row_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one row, without axes of length 1."""
+    return tuple(size for axis, size in enumerate(shape) if axis not in axes and size != 1)
+
+
 def _of_step(steps: Numbers, step: int) -> Numbers:
     """Indices into ``steps``, ascending: of this step, else of the last one before it, else of the first after it."""
     nearest = steps[max(0, int(np.searchsorted(steps, step, "right")) - 1)]
     return np.flatnonzero(steps == nearest)
 
 
-def row_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one row, without axes of length 1."""
-    return tuple(size for axis, size in enumerate(shape) if axis not in axes and size != 1)
-
-
-class _Entries:
-    """The rows of one tensor, by step."""
-
-    def __init__(self, numbered: Sequence[tuple[int, RowSource]]) -> None:
-        of_step: dict[int, list[tuple[int, RowSource]]] = {}
-        for number, source in numbered:
-            of_step.setdefault(source.step, []).append((number, source))
-        self._steps = {step: _StepEntries(own) for step, own in sorted(of_step.items())}
-        self._keys = np.unique(np.concatenate([source.keys for _, source in numbered]))
-
-    def find(self, keys: Keys, sequences: Numbers, step: int) -> RowLookup:
-        found = RowLookup(np.full(len(keys), NONE), np.zeros(len(keys), np.int64), np.zeros(len(keys), bool))
-        left = np.flatnonzero(np.isin(keys, self._keys) & (keys != NO_KEY))
-        before = [other for other in self._steps if other <= step]
-        for other in (*reversed(before), *(later for later in self._steps if later > step)):
-            if not len(left):
-                break
-            own = self._steps[other].find(keys[left], sequences[left])
-            known = own.source != NONE
-            at = left[known]
-            found.source[at], found.row[at], found.several[at] = own.source[known], own.row[known], own.several[known]
-            left = left[~known]
-        return found
-
-
-class _StepEntries:
-    """Those of one step, by key and by key and sequence; equal ones in the order of calls."""
-
-    def __init__(self, numbered: Sequence[tuple[int, RowSource]]) -> None:
-        keys = np.concatenate([s.keys for _, s in numbered])
-        source = np.concatenate([np.full(len(s.keys), number) for number, s in numbered])
-        row = np.concatenate([np.arange(len(s.keys)) for _, s in numbered])
-        order = np.concatenate([np.full(len(s.keys), s.order) for _, s in numbered])
-        digests = np.concatenate([s.digests for _, s in numbered])
-        sequence = np.concatenate([s.sequences for _, s in numbered])
-        self._known = np.unique(keys)
-        self._width = int(sequence.max(initial=0)) + 2  # sequences are numbered from NONE on
-        dense = np.searchsorted(self._known, keys)
-        self._by_key = _Sorted.of(dense, (row, order), source, row, digests)
-        self._by_sequence = _Sorted.of(dense * self._width + sequence + 1, (row, order), source, row, digests)
-
-    def find(self, keys: Keys, sequences: Numbers) -> RowLookup:
-        dense = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
-        there = self._known[dense] == keys
-        plain = self._by_key.first(np.where(there, dense, NONE))
-        known = there & (sequences >= 0) & (sequences + 1 < self._width)
-        own = self._by_sequence.first(np.where(known, dense * self._width + sequences + 1, NONE))
-        is_own = own.source != NONE
-        return RowLookup(
-            np.where(is_own, own.source, plain.source),
-            np.where(is_own, own.row, plain.row),
-            np.where(is_own, own.several, plain.several),
-        )
-
-
 @dataclass(frozen=True, eq=False)
-class _Sorted:
-    """Entries by a number that several may share."""
+class _Entries:
+    """The rows of one tensor by key; those of a key by step, and in the order of calls."""
 
-    numbers: Numbers
+    keys: Keys
+    steps: Numbers
+    sequences: Numbers
+    digests: Keys
     source: Numbers
     row: Numbers
-    changes: Numbers
-    """Counts the changes of bits from entry to entry."""
 
     @classmethod
-    def of(cls, numbers: Numbers, then: tuple[Numbers, ...], source: Numbers, row: Numbers, digests: Keys) -> _Sorted:
-        placed = np.lexsort((*then, numbers))
-        own = digests[placed]
-        return cls(numbers[placed], source[placed], row[placed], np.r_[0, np.cumsum(own[1:] != own[:-1])])
+    def of(cls, numbered: Sequence[tuple[int, RowSource]]) -> _Entries:
+        lengths = [len(one.keys) for _, one in numbered]
+        keys, sequences, digests = (
+            np.concatenate([getattr(one, name) for _, one in numbered]) for name in ("keys", "sequences", "digests")
+        )
+        number, step, order = (
+            np.repeat(each, lengths) for each in zip(*((n, one.step, one.order) for n, one in numbered), strict=True)
+        )
+        row = np.concatenate([np.arange(length) for length in lengths])
+        placed = np.lexsort((row, order, step, keys))
+        return cls(*(column[placed] for column in (keys, step, sequences, digests, number, row)))
 
-    def first(self, numbers: Numbers) -> RowLookup:
-        """For each number its first entry, and whether another one has other bits."""
-        first = np.searchsorted(self.numbers, numbers, "left")
-        stop = np.searchsorted(self.numbers, numbers, "right")
-        there = first < stop
-        first, last = np.where(there, first, 0), np.where(there, stop - 1, 0)
-        several = there & (self.changes[first] != self.changes[last])
-        return RowLookup(np.where(there, self.source[first], NONE), self.row[first], several)
+    def find(self, keys: Keys, sequences: Numbers, step: int) -> RowLookup:
+        first, stop = (np.searchsorted(self.keys, keys, side) for side in ("left", "right"))
+        there = (first < stop) & (keys != NO_KEY)
+        at, several = np.where(there, first, 0), np.zeros(len(keys), bool)
+        for i in np.flatnonzero(there & (stop - first > 1)).tolist():
+            candidates = first[i] + _of_step(self.steps[first[i] : stop[i]], step)
+            own = candidates[(self.sequences[candidates] == sequences[i]) & (sequences[i] != NONE)]
+            candidates = own if len(own) else candidates
+            at[i], several[i] = candidates[0], (self.digests[candidates] != self.digests[candidates[0]]).any()
+        return RowLookup(np.where(there, self.source[at], NONE), self.row[at], several)
 
 
 class RowTable:
@@ -202,7 +157,7 @@ class RowTable:
         for number, source in enumerate(self.sources):
             if len(source.keys):
                 at.setdefault(source.place, []).append((number, source))
-        self._entries = {place: _Entries(own) for place, own in at.items()}
+        self._entries = {place: _Entries.of(own) for place, own in at.items()}
         keys, numbers, steps = sequences or (np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64))
         placed = np.lexsort((steps, keys))
         self._sequence_keys, self._sequences, self._steps = keys[placed], numbers[placed], steps[placed]
