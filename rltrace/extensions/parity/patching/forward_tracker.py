@@ -1,7 +1,7 @@
-"""The forward passes of one thread, followed call by call: those of A's trace and of the running program, by one rule.
+"""The forward passes of one thread of the running program, followed call by call.
 
-Owns to which forward pass a call or an op belongs, and its occurrence there. Only earlier calls are known, as in the
-running program; ``matching.row_keying`` knows later ones too, and with them calls before the one that is given tokens.
+Owns to which forward pass a call or an op belongs, and its occurrence there. Only earlier calls are known; of a trace,
+``matching.row_keying`` knows later ones too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ForwardPass:
     sequences: Numbers
     """For each token the sequence of A that goes on as its own does; NONE: there is none."""
     tensors: KnownTensors | None = None
-    """Tensors whose activation rows are identified; None: of a trace."""
+    """Tensors whose activation rows are identified."""
     events: list[tuple[str, str]] = field(default_factory=list)
     """(module, op) of its calls and counted ops, in order."""
 
@@ -159,12 +159,6 @@ class ForwardTracker:
         while self.calls and self.calls.pop() is not call:
             pass
 
-    def traversal_of(self, module: str) -> Traversal | None:
-        """That of an op of this module, which runs now; its call need not be recorded."""
-        if self.calls and self.calls[-1].path == module:
-            return self.calls[-1].traversal
-        return self._traversals.get(root_of(module))
-
     def _assign(self, call: TrackedCall, traversal: Traversal | None) -> None:
         call.traversal, call.nth = traversal, None
         if traversal is not None:
@@ -177,7 +171,7 @@ class ForwardTracker:
     def observation(self, call: TrackedCall, inputs: Iterable[Keys]) -> Keys | None:
         """The first of these inputs, by the digests of its rows, that an outermost call was given as an observation.
 
-        None: there is none. Matching, which has both sides, uses the inputs that these share instead.
+        None: there is none. As ``matching.key_choice.observation_grids`` finds them in a trace.
         """
         for digests in inputs if len(self.calls) == 1 else ():
             if digests.size and not self._outputs.hold(call.path, digests):

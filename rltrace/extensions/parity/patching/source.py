@@ -5,8 +5,8 @@ Owns what a selector finds, and the errors where the trace lacks something.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from rltrace.command_lines import line
 from rltrace.digest.activation_rows import row_digests
 from rltrace.errors import HoleError, UsageError
-from rltrace.extensions.parity.call_range import CallRange, RecordedStream, inputs_of, outputs_of, point_of, split_facts
+from rltrace.extensions.parity.call_range import CallRange, RecordedStream, outputs_of, point_of, split_facts
 from rltrace.extensions.parity.matching.forward_passes import forwards_of
+from rltrace.extensions.parity.matching.key_choice import observation_grids
 from rltrace.extensions.parity.matching.layouts import (
     RowLayout,
     RowPlacement,
@@ -25,9 +26,9 @@ from rltrace.extensions.parity.matching.layouts import (
     layouts_along,
     place_rows,
 )
-from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, fold
+from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, fold, passes_of
 from rltrace.extensions.parity.matching.token_grids import TokenGrid, token_grids
-from rltrace.extensions.parity.patching.forward_tracker import ForwardPass, ForwardTracker, TrackedCall
+from rltrace.extensions.parity.module_names import root_of
 from rltrace.extensions.parity.patching.row_table import CHOICES, NONE, OUTPUT, RowSource, RowTable, TensorPlace
 from rltrace.extensions.parity.selection import around, finds_call, ops_in
 from rltrace.extensions.parity.token_keys import NO_KEY
@@ -42,27 +43,6 @@ from rltrace.trace.read.stream import StreamTrace
 # --- forward passes ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CountedOp:
-    """An op of which occurrences are counted."""
-
-    row: int
-    name: str
-    module: str
-    step: int
-
-
-@dataclass(frozen=True)
-class RecordedPasses:
-    """The forward passes of a recorded stream, by the rule of the running program."""
-
-    grids: list[TokenGrid]
-    calls: dict[int, TrackedCall]
-    """By number."""
-    ops: list[tuple[CountedOp, TokenGrid, int]]
-    """With the forward pass and the occurrence in it, from 0."""
-
-
 def numbered_grids(call_range: CallRange, first: int) -> list[TokenGrid]:
     """Its forward passes over tokens, the sequences numbered from ``first`` on."""
     return [
@@ -72,49 +52,16 @@ def numbered_grids(call_range: CallRange, first: int) -> list[TokenGrid]:
     ]
 
 
-def follow(call_range: CallRange, grids: Sequence[TokenGrid] | None, ops: Iterable[CountedOp]) -> RecordedPasses:
-    """``grids`` of the forward passes over tokens; None: they are over observations. ``ops`` in order of rows."""
-    by_anchor = {grid.anchor.number: grid for grid in grids or ()}
-    tracker = ForwardTracker({grid.anchor.module for grid in grids or ()})
-    found = RecordedPasses([] if grids is None else list(grids), {}, [])
-    pending = deque(ops)
-
-    def run_ops(end: int | None) -> None:
-        while pending and (end is None or pending[0].row < end):
-            op = pending.popleft()
-            traversal = tracker.traversal_of(op.module)
-            if traversal is not None:
-                found.ops.append((op, traversal.forward_pass.grid, traversal.count(op.module, op.name)))
-
-    def new(call: ModuleCall, tracked: TrackedCall) -> ForwardPass | None:
-        grid = by_anchor.get(call.number)
-        if grids is None:
-            inputs = (tensor.digests for tensor in inputs_of(call) if _has_rows(tensor))
-            digests = tracker.observation(tracked, inputs)
-            if digests is not None:
-                grid = TokenGrid.of_inputs(call, digests)
-                found.grids.append(grid)
-        return None if grid is None else ForwardPass(call.number, grid, grid.sequences)
-
-    for call, part in call_range.moments:
-        if call.phase == "backward":  # recomputed: the trace holds it twice
-            continue
-        if part is Part.INPUT:
-            run_ops(call.first_row)
-            tracked = found.calls[call.number] = TrackedCall(call.module, call.module)
-            tracker.begin(tracked, partial(new, call, tracked))
-        else:
-            run_ops(call.end_row)
-            tracker.end(found.calls[call.number])
-            tracker.add_outputs(
-                found.calls[call.number], (tensor.digests for tensor in outputs_of(call) if _has_rows(tensor))
-            )
-    run_ops(None)
-    return found
-
-
-def _has_rows(tensor: ActivationRows) -> bool:
-    return "float" in tensor.dtype and bool(tensor.axes) and tensor.digests.size > 0
+def placed_calls(call_range: CallRange, grids: Sequence[TokenGrid]) -> Iterator[tuple[ModuleCall, TokenGrid]]:
+    """The calls of forward passes, without those that a running program meets before it can know to which they
+    belong, and those that a backward pass recomputed: the trace holds them twice."""
+    passes = passes_of(call_range, grids)
+    for call in call_range.calls:
+        grid = passes.get(call.number)
+        if grid is not None and call.phase != "backward":
+            anchor = grid.anchor
+            if call.number >= anchor.number or call in call_range.around(anchor):
+                yield call, grid
 
 
 # --- selected tensors -------------------------------------------------------------------------------------------------
@@ -190,31 +137,32 @@ def _read_stream(
     call_range: CallRange, process: ProcessTrace, selector: Selector, found: _Found, *, weights: bool
 ) -> None:
     first = max((int(grid.sequences.max(initial=NONE)) + 1 for grid in found.grids), default=0)
-    selected = dict(ops_in(call_range, selector.filter_clauses(lambda keys: not OP_KEYS.isdisjoint(keys))))
-    grids = None if found.observed else numbered_grids(call_range, first)
-    passes = follow(call_range, grids, _ops(call_range, process, set(selected.values())))
-    found.grids += passes.grids
-    keying = cache(lambda: Keying(call_range, passes.grids))
-    found.tensors += _of_calls(call_range, process, selector, passes, keying)
-    found.tensors += _of_ops(call_range, process, passes, selected, weights=weights)
+    grids = observation_grids(call_range) if found.observed else numbered_grids(call_range, first)
+    placed = list(placed_calls(call_range, grids))
+    found.grids += grids
+    keying = cache(lambda: Keying(call_range, grids))
+    found.tensors += _of_calls(call_range, process, selector, placed, keying)
+    found.tensors += _of_ops(call_range, process, selector, placed, weights=weights)
+
+
+Placed = Sequence[tuple[ModuleCall, TokenGrid]]
 
 
 def _of_calls(
     call_range: CallRange,
     process: ProcessTrace,
     selector: Selector,
-    passes: RecordedPasses,
+    placed: Placed,
     keying: Callable[[], Keying],
 ) -> Iterator[_Tensor]:
     """Outputs of the module calls that clauses without conditions of ops select."""
-    for call in call_range.calls:
-        tracked = passes.calls.get(call.number)
-        if tracked is None or tracked.traversal is None or tracked.nth is None:
-            continue
-        grid = tracked.traversal.forward_pass.grid
+    counts: Counter[tuple[int, str]] = Counter()
+    for call, grid in placed:
+        nth = counts[id(grid), call.module]
+        counts[id(grid), call.module] += 1
         if finds_call(selector, call_range, call):
             for tensor in outputs_of(call):
-                place = TensorPlace(call.module, OUTPUT, tracked.nth, tensor.name)
+                place = TensorPlace(call.module, OUTPUT, nth, tensor.name)
                 keyed = partial(_by_evidence, keying, call, tensor, grid)
                 grad = call_range.has_gradient(call)
                 yield _Tensor(process, place, tensor, grid, call.step, call.number, grad, keyed)
@@ -227,6 +175,16 @@ def _by_evidence(
         if (keyed.tensor.part, keyed.tensor.name) == (tensor.part, tensor.name):
             return keyed if isinstance(keyed, KeyedRows) and keyed.grid is grid else None
     return None
+
+
+@dataclass(frozen=True)
+class CountedOp:
+    """An op of which occurrences are counted."""
+
+    row: int
+    name: str
+    module: str
+    step: int
 
 
 def _ops(call_range: CallRange, process: ProcessTrace, selected: set[str]) -> Iterator[CountedOp]:
@@ -245,17 +203,35 @@ def _ops(call_range: CallRange, process: ProcessTrace, selected: set[str]) -> It
 
 
 def _of_ops(
-    call_range: CallRange, process: ProcessTrace, passes: RecordedPasses, selected: Collection[int], *, weights: bool
+    call_range: CallRange, process: ProcessTrace, selector: Selector, placed: Placed, *, weights: bool
 ) -> Iterator[_Tensor]:
-    """Results of the ops that clauses with conditions of ops select."""
-    for op, grid, nth in passes.ops:
+    """Results of the ops that clauses with conditions of ops select; an op is of the forward pass of its module's last
+    call, which need not be recorded: then of that of its model."""
+    selected = dict(ops_in(call_range, selector.filter_clauses(lambda keys: not OP_KEYS.isdisjoint(keys))))
+    grids = {call.number: grid for call, grid in placed}
+    pending = deque(call_range.calls)
+    current: dict[str, TokenGrid | None] = {}
+    counts: Counter[tuple[int, str, str]] = Counter()
+    for op in _ops(call_range, process, set(selected.values())):
+        while pending and pending[0].first_row <= op.row:
+            call = pending.popleft()
+            current[root_of(call.module)] = grids.get(call.number)
+        around_op = around(call_range, op.row)
+        if around_op is not None and around_op.module == op.module:
+            grid = grids.get(around_op.number)
+        else:
+            grid = current.get(root_of(op.module))
+        if grid is None:
+            continue
+        nth = counts[id(grid), op.module, op.name]
+        counts[id(grid), op.module, op.name] += 1
         if op.row not in selected:
             continue
         only = None if weights else CHOICES.get(op.name)
         for tensor in call_range.ops[op.row].tensors:
             if tensor.part is Part.OUTPUT and only in (None, tensor.name):
                 place = TensorPlace(op.module, op.name, nth, tensor.name)
-                grad = (call := around(call_range, op.row)) is not None and call_range.has_gradient(call)
+                grad = around_op is not None and call_range.has_gradient(around_op)
                 yield _Tensor(process, place, tensor, grid, op.step, op.row, grad, lambda: None)
 
 
