@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import takewhile
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from rltrace.errors import UsageError
+from rltrace.extensions.parity.adapters import check_version
 from rltrace.extensions.parity.adapters.checkpoint_names import (
     ATTENTION,
     CheckpointNames,
@@ -25,7 +24,6 @@ from rltrace.trace.format.activation_rows import Part
 if TYPE_CHECKING:
     from rltrace.recorder.base.options import RecordOptions
 
-TESTED: Final = ("0.3",)
 FUSED: Final = "FusedQKVLinear"
 PROJECTIONS: Final = ("wq", "wk", "wv")
 """What it returns, in this order, by the names that it is saved under."""
@@ -33,9 +31,7 @@ PROJECTIONS: Final = ("wq", "wk", "wv")
 
 def start(options: RecordOptions, token: str) -> None:
     """Record facts in this process; called when it has imported TorchTitan. Raises UsageError for other versions."""
-    version = str(sys.modules["torchtitan"].__version__)
-    if ".".join(version.split(".")[:2]) not in TESTED:
-        raise UsageError(f"names of TorchTitan's modules are known for {', '.join(TESTED)}, not for {version}")
+    check_version("torchtitan", "0.3")
     names = CheckpointNames(checkpoint_modules)
     sources.add(points=lambda call: points(names, call))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+from rltrace.extensions.parity.adapters import check_version
 from rltrace.extensions.parity.adapters.checkpoint_names import (
     ATTENTION,
     CheckpointNames,
@@ -25,10 +26,12 @@ Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def start(options: RecordOptions, token: str) -> None:
-    """Record facts in this process; called when it has imported ``transformers.modeling_utils``.
+    """Record facts in this process; called when it has imported ``transformers.modeling_utils``. Raises UsageError for
+    other versions.
 
     Its interface of attention functions, since 4.48, is public; models without it declare no points.
     """
+    check_version("transformers", "4", "5")
     names = CheckpointNames(modules_of)
     interface = getattr(sys.modules["transformers.modeling_utils"], "AttentionInterface", None)
 

@@ -10,12 +10,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from rltrace.errors import UsageError
+from rltrace.extensions.parity.adapters import check_version
 from rltrace.extensions.parity.adapters.checkpoint_names import ATTENTION, CheckpointNames, modules_of, named
 from rltrace.extensions.parity.capture.call_facts import Called, Point, sources
 from rltrace.recorder.base.patching import Patches
@@ -25,15 +26,10 @@ if TYPE_CHECKING:
     from rltrace.extensions.parity.token_keys import Numbers
     from rltrace.recorder.base.options import RecordOptions
 
-TESTED: Final = ("0.32",)
-"""Versions whose internals this module reads."""
-
 
 def start(options: RecordOptions, token: str) -> None:
     """Record facts in this process; called when it has imported vLLM. Raises UsageError for other versions."""
-    version = str(sys.modules["vllm"].__version__)
-    if ".".join(version.split(".")[:2]) not in TESTED:
-        raise UsageError(f"facts of vLLM's batches are known for {', '.join(TESTED)}, not for {version}")
+    check_version("vllm", "0.32")
     names = CheckpointNames(modules_of)
     sources.add(batch_facts, lambda call: points(names, call))
 

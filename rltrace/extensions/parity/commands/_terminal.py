@@ -1,15 +1,35 @@
-"""Opening of the terminal interface on two programs that are compared by row."""
+"""The result of ``rltrace compare`` with its exit status, and the terminal interface that shows it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from rltrace.commands.console import ExitCode
 
 if TYPE_CHECKING:
     from rltrace.extensions.parity.call_range import RecordedStream
-    from rltrace.extensions.parity.commands._parity_result import ParityResult
+    from rltrace.extensions.parity.compare import Compared
     from rltrace.extensions.parity.inputs import TraceArgument
+    from rltrace.extensions.parity.report.compare import ParityReport
+    from rltrace.trace.read.reader import Trace
     from rltrace_tui.parity_data import ParityData
+
+
+@dataclass(frozen=True)
+class ParityResult:
+    """The comparison and its effects, compared with the requirements."""
+
+    compared: Compared
+    report: ParityReport
+    traces: tuple[Trace, Trace]
+
+    @property
+    def status(self) -> int:
+        if self.report.agrees is None:
+            return ExitCode.UNDECIDED
+        return ExitCode.IDENTICAL if self.report.agrees else ExitCode.DIVERGED
 
 
 def show_parity(traces: tuple[TraceArgument, TraceArgument], judge: Callable[[], ParityResult]) -> ParityResult | None:

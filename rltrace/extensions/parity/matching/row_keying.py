@@ -88,6 +88,9 @@ class _Calls:
 SEARCHED = 24
 """Earlier tensors of a forward pass that are searched for content, the latest first."""
 
+NONE = -1
+"""No place."""
+
 _FOLD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -255,17 +258,11 @@ class Keying:
     def _by_content(self, grid: TokenGrid, tensor: ActivationRows) -> KeyedRows | None:
         """Rows that an earlier tensor of this forward pass has at tokens of one key only."""
         digests = tensor.digests.ravel()
-        for earlier in self._earlier(grid, tensor) if len(digests) else ():
-            order = np.lexsort((earlier.tokens, earlier.digests))
-            known, keys = earlier.digests[order], earlier.keys[order]
-            first, last = np.searchsorted(known, digests), np.searchsorted(known, digests, side="right") - 1
-            if not (known[np.minimum(first, len(known) - 1)] == digests).all():
-                continue
-            places = order[np.minimum(first + occurrences(digests), len(known) - 1)]
-            changes = np.concatenate([[0], np.cumsum(keys[1:] != keys[:-1])])
-            own = np.flatnonzero((earlier.digests[places] == digests) & (changes[first] == changes[last]))
-            if len(own):
-                return KeyedRows(tensor, grid, earlier.tokens[places][own], own[:, None])
+        for earlier in self._earlier(grid, tensor):
+            at = places_of(digests, earlier.digests, earlier.keys)
+            own = np.flatnonzero(at != NONE) if at is not None else ()
+            if at is not None and len(own):
+                return KeyedRows(tensor, grid, earlier.tokens[at[own]], own[:, None])
         return None
 
     def _as_input(self, call: ModuleCall, tensor: ActivationRows) -> KeyedRows | None:
@@ -279,6 +276,19 @@ class Keying:
             if rows.tensor.digests.shape == tensor.digests.shape and not is_plain:
                 return KeyedRows(tensor, rows.grid, rows.tokens, rows.tensor_rows)
         return None
+
+
+def places_of(digests: Keys, known: Keys, keys: Keys) -> Numbers | None:
+    """For each digest the index of its equal in ``known``, of several the next one each time; NONE where these have
+    several ``keys``. None unless each of them has one."""
+    order = np.argsort(known, kind="stable")
+    ordered, own = known[order], keys[order]
+    first, last = np.searchsorted(ordered, digests), np.searchsorted(ordered, digests, side="right") - 1
+    if not len(digests) or (last < first).any():
+        return None
+    changes = np.concatenate([[0], np.cumsum(own[1:] != own[:-1])])
+    places = order[np.minimum(first + occurrences(digests), last)]
+    return np.where(changes[first] == changes[last], places, NONE)
 
 
 def occurrences(keys: Keys, ranks: Numbers | None = None) -> Numbers:

@@ -7,9 +7,9 @@ row belongs to which token.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +61,10 @@ class TokenGrid:
         return int((self.keys != NO_KEY).sum())
 
 
-def token_grids(forwards: Sequence[Forward], pad: int | None = None) -> tuple[TokenGrid, ...]:
-    """A grid for each forward pass, in order. ``pad``: the padding token, for forward passes without a mask."""
+def token_grids(forwards: Sequence[Forward], pad: int | None = None, first: int = 0) -> tuple[TokenGrid, ...]:
+    """A grid for each forward pass, in order. ``pad``: the padding token, for forward passes without a mask. ``first``:
+    number of the first sequence; those of all models are numbered in order."""
+    numbers = count(first)
     followers: dict[str, SequenceFollower] = {}
     offset = first_position(forwards)
     grids = []
@@ -72,9 +74,9 @@ def token_grids(forwards: Sequence[Forward], pad: int | None = None) -> tuple[To
     flat = {path for path, own in of_module.items() if has_flat_batches(own, offset)}
     for forward in forwards:
         path = forward.call.module
-        follower = followers.setdefault(path, SequenceFollower(pad, offset, flat=path in flat))
+        follower = followers.setdefault(path, SequenceFollower(pad, offset, numbers, flat=path in flat))
         grids.append(follower.grid(forward))
-    return _numbered(grids)
+    return tuple(grids)
 
 
 def first_position(forwards: Iterable[Forward]) -> int:
@@ -100,22 +102,22 @@ def has_flat_batches(forwards: Iterable[Forward], offset: int) -> bool:
 class SequenceFollower:
     """Follows the sequences of one model from call to call."""
 
-    def __init__(self, pad: int | None, offset: int, *, flat: bool | None = None) -> None:
-        """``flat``: as of ``has_flat_batches``; None: not known yet, then a batch without an axis of sequences is."""
+    def __init__(self, pad: int | None, offset: int, numbers: Iterator[int], *, flat: bool | None = None) -> None:
+        """``numbers``: of sequences. ``flat``: as of ``has_flat_batches``; None: not known yet, then a batch without an
+        axis of sequences is."""
         self._sequences = Sequences()
         self._flat = flat
-        self._cached = CachedSequences()
+        self._cached = CachedSequences(numbers)
         self._has_slots = False
         self._pad = pad
         self.offset = offset
-        self._count = 0
+        self._numbers = numbers
         self._current: Numbers = np.zeros(0, np.int64)
         self._places: Numbers = np.zeros(0, np.int64)
         self._shift: Numbers = np.zeros(0, np.int64)
         """Position of the first token of each sequence."""
 
     def grid(self, forward: Forward) -> TokenGrid:
-        """Sequences are numbered from 0 for each model."""
         ids, positions, mask = forward.ids, forward.positions, forward.mask
         if forward.slots is not None and ids.size:
             self._has_slots = True
@@ -163,8 +165,7 @@ class SequenceFollower:
         for row in range(len(ids)):
             for start, end in _runs(keys[row], keys[row] == starts[row]):
                 if keys[row, start] == starts[row, start]:
-                    self._current[row], self._places[row] = self._count, 0
-                    self._count += 1
+                    self._current[row], self._places[row] = next(self._numbers), 0
                 first = self._places[row]
                 sequences[row, start:end] = self._current[row]
                 own = keys[row, start:end] != NO_KEY
@@ -177,7 +178,8 @@ class SequenceFollower:
 class CachedSequences:
     """Follows the sequences of an engine through the slots of its KV cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self._numbers = numbers
         self._slots: dict[int, tuple[np.uint64, int, int]] = {}
         """Of the token in each slot: key, sequence, place."""
         self._last: dict[int, int] = {}
@@ -199,7 +201,7 @@ class CachedSequences:
                 self._slots.pop(own, None)
                 continue
             if self._last.get(sequence) != previous:  # another one goes on from here, or one begins
-                sequence = len(self._last)
+                sequence = next(self._numbers)
             keys[at] = token_keys(ids[at : at + 1][None], np.array([before]))[0, 0]
             sequences[at], places[at] = sequence, place + 1
             self._slots[own], self._last[sequence] = (keys[at], sequence, place + 1), own
@@ -224,18 +226,6 @@ def padding(ids: Numbers, pad: int) -> NDArray[np.bool_]:
     from_right = np.logical_or.accumulate(others[:, ::-1], axis=1)[:, ::-1]
     found: NDArray[np.bool_] = ~(from_left & from_right)
     return found
-
-
-def _numbered(grids: Sequence[TokenGrid]) -> tuple[TokenGrid, ...]:
-    """Number the sequences of several models consecutively."""
-    counts: dict[str, int] = {}
-    for grid in grids:
-        module = grid.anchor.module
-        counts[module] = max(counts.get(module, 0), int(grid.sequences.max(initial=UNKNOWN)) + 1)
-    offsets = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
-    return tuple(
-        replace(g, sequences=np.where(g.sequences < 0, UNKNOWN, g.sequences + offsets[g.anchor.module])) for g in grids
-    )
 
 
 # --- observations -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 import torch
@@ -289,7 +290,7 @@ class RunningPasses:
         forward = _forward([each for each in self._tracker.calls if root_of(each.path) == root], self._layouts)
         if forward is None:
             return None
-        follower = self._models.setdefault(call.path, SequenceFollower(None, 0))
+        follower = self._models.setdefault(call.path, SequenceFollower(None, 0, count()))
         if forward.positions is not None and self._offset is None:
             self._offset = first_position([forward])
         follower.offset = self._offset or 0

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rltrace.digest.activation_rows import row_digests
-from rltrace.extensions.parity.patching.row_table import NONE
+from rltrace.extensions.parity.matching.row_keying import NONE, places_of
 from rltrace.extensions.parity.token_keys import Keys, Numbers
 from rltrace.recorder.capture.values import NoBytesError, bytes_of
 from rltrace.recorder.digests.layouts import Layouts, dtype_name
@@ -64,18 +64,9 @@ class KnownTensors:
         """None unless every row is one of ``other``."""
         if known.digests is None or known.version != _version(other):
             known.digests, known.version = self._digests(other), _version(other)
-        if not len(known.digests) or not len(digests):
-            return None
-        order = np.argsort(known.digests, kind="stable")
-        ordered = known.digests[order]
-        first = np.searchsorted(ordered, digests, "left")
-        last = np.searchsorted(ordered, digests, "right") - 1
-        if (last < first).any():
-            return None
-        rows = known.rows[order]
-        keys = np.where(rows == NONE, np.uint64(0), self._keys[rows])
-        changes = np.r_[0, np.cumsum(keys[1:] != keys[:-1])]
-        return np.where(changes[first] == changes[last], rows[first], NONE)
+        keys = np.where(known.rows == NONE, np.uint64(0), self._keys[known.rows])
+        at = places_of(digests, known.digests, keys)
+        return None if at is None else np.where(at == NONE, NONE, known.rows[at])
 
     def _digests(self, tensor: Tensor) -> Keys:
         if tensor.numel() * tensor.element_size() > MAX_BYTES:

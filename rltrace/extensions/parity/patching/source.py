@@ -43,15 +43,6 @@ from rltrace.trace.read.stream import StreamTrace
 # --- forward passes ---------------------------------------------------------------------------------------------------
 
 
-def numbered_grids(call_range: CallRange, first: int) -> list[TokenGrid]:
-    """Its forward passes over tokens, the sequences numbered from ``first`` on."""
-    return [
-        replace(grid, sequences=np.where(grid.sequences < 0, NONE, grid.sequences + first))
-        for grid in token_grids(forwards_of(call_range))
-        if len(grid.keys)
-    ]
-
-
 def placed_calls(call_range: CallRange, grids: Sequence[TokenGrid]) -> Iterator[tuple[ModuleCall, TokenGrid]]:
     """The calls of forward passes, without those that a running program meets before it can know to which they
     belong, and those that a backward pass recomputed: the trace holds them twice."""
@@ -137,7 +128,8 @@ def _read_stream(
     call_range: CallRange, process: ProcessTrace, selector: Selector, found: _Found, *, weights: bool
 ) -> None:
     first = max((int(grid.sequences.max(initial=NONE)) + 1 for grid in found.grids), default=0)
-    grids = observation_grids(call_range) if found.observed else numbered_grids(call_range, first)
+    every = observation_grids(call_range) if found.observed else token_grids(forwards_of(call_range), first=first)
+    grids = [grid for grid in every if len(grid.keys)]
     placed = list(placed_calls(call_range, grids))
     found.grids += grids
     keying = cache(lambda: Keying(call_range, grids))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 
 from rltrace.errors import UsageError
 from rltrace.extensions import parity
-from rltrace.extensions.parity.adapters import torchtitan, vllm
+from rltrace.extensions.parity.adapters import torchtitan, transformers, vllm
 from rltrace.extensions.parity.adapters.checkpoint_names import CheckpointNames, modules_of
 from rltrace.extensions.parity.capture.call_facts import Called
 from rltrace.trace.format.activation_rows import NAMED, Part
@@ -95,10 +96,11 @@ def test_what_vllm_has_fused_is_declared_as_the_checkpoint_has_it() -> None:
     assert points(root.attention.attn, summed) == [(Part.OUTPUT, f"attention.attention{NAMED}", [])]
 
 
-@pytest.mark.parametrize(("adapter", "library"), [(vllm, "vllm"), (torchtitan, "torchtitan")])
-def test_another_version_is_refused(adapter: Any, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("adapter", [vllm, torchtitan, transformers])
+def test_another_version_is_refused(adapter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loudly: what it reads may mean something else there."""
-    monkeypatch.setitem(adapter.sys.modules, library, SimpleNamespace(__version__="99.1"))
+    library = adapter.__name__.rpartition(".")[2]
+    monkeypatch.setitem(sys.modules, library, SimpleNamespace(__version__="99.1"))
     with pytest.raises(UsageError, match=r"99\.1"):
         adapter.start(None, "")
 

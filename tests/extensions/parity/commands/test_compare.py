@@ -14,7 +14,7 @@ from whole_number_model import generate, policy, train
 import rltrace
 from rltrace.commands.main import main
 from rltrace.extensions.jax import JAX_ENGINE
-from rltrace.extensions.parity.commands._parity_result import ParityResult
+from rltrace.extensions.parity.commands._terminal import ParityResult
 from rltrace.testing import TraceBuilder
 
 SEQUENCES, PROMPTS = [[3, 4, 5, 6, 7], [9, 4, 5]], [2, 1]
@@ -143,7 +143,9 @@ def test_other_tokens_end_with_3(run) -> None:  # type: ignore[no-untyped-def]
     """Nothing can be said of two programs that were given other sequences; the first of each is shown."""
     status, out, _ = run("a.zarr", "other.zarr")
     assert status == 3
-    assert out.startswith("UNDECIDED\n  No sequence of A matches one of B: the two had other tokens, or padding without a mask (--pad).\n")
+    assert out.startswith(
+        "UNDECIDED\n  No sequence of A matches one of B: the two had other tokens, or padding without a mask (--pad).\n"
+    )
     assert "The first tokens of B were 19 18 17." in " ".join(out.split())
 
 
