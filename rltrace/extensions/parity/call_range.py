@@ -99,10 +99,6 @@ class CallRange:
         """Steps in which there is a call, ascending."""
         return tuple(sorted({call.step for call in self.calls}))
 
-    def of_step(self, step: int) -> CallRange:
-        """Its calls of one step."""
-        return replace(self, calls=tuple(call for call in self.calls if call.step == step))
-
     def parent(self, call: ModuleCall) -> ModuleCall | None:
         """The innermost call of the call range around ``call``; None: there is none."""
         return self._parents.get(call.number)

@@ -95,7 +95,7 @@ def side_of(call_range: CallRange, grids: Sequence[TokenGrid], lacks: Missing) -
         rows=sum(grid.known for grid in grids),
         unknown=unknown,
         missing=lacks.rows,
-        excused=lacks.rows - lacks.counted,
+        excused=lacks.excused,
     )
 
 

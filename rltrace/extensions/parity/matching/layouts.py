@@ -5,12 +5,10 @@ Owns what follows from shapes alone, including where they allow several layouts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from math import prod
-from typing import TypeVar
 
 import numpy as np
 
@@ -108,30 +106,16 @@ def layouts_along(shape: Shape, grid: Shape, axes: Shape | None) -> tuple[Shape,
     return own, found
 
 
-def settled(possible: tuple[RowLayout, ...], ndim: int, usual: Collection[RowLayout]) -> tuple[RowLayout, ...]:
-    """``possible`` for rows along ``ndim`` axes; where that is unsure, those of them that all calls allow."""
-    unsure = len(possible) > 1 or (possible == (RowLayout.SHARED,) and ndim == 1)
-    return tuple(layout for layout in possible if layout in usual) if unsure else possible
+def place_rows(shape: Shape, grid: Shape, axes: Shape | None) -> tuple[Shape, RowPlacement] | None:
+    """(axes, placement) of a whole tensor, as of ``layouts_along``; None: no layout fits, or several may."""
+    own, found = layouts_along(shape, grid, axes)
+    return (own, placement(_lengths(shape, own), grid, found[0])) if is_certain(found, len(own)) else None
 
 
-Key = TypeVar("Key", bound=Hashable)
-
-
-def common_layouts(allowed: Iterable[tuple[Key, Iterable[RowLayout]]]) -> dict[Key, frozenset[RowLayout]]:
-    """For each tensor of a module the layouts that the shapes of all its calls allow."""
-    common: dict[Key, frozenset[RowLayout]] = {}
-    for key, possible in allowed:
-        common[key] = common.get(key, frozenset(possible)) & frozenset(possible)
-    return common
-
-
-def place_rows(
-    shape: Shape, grid: Shape, axes: Shape | None, usual: Collection[RowLayout]
-) -> tuple[Shape, RowPlacement] | None:
-    """(axes, placement) of a whole tensor, as of ``layouts_along``; None: no layout fits, or several do."""
-    own, possible = layouts_along(shape, grid, axes)
-    layout = settled(possible, len(own), usual)
-    return (own, placement(_lengths(shape, own), grid, layout[0])) if len(layout) == 1 else None
+def is_certain(found: tuple[RowLayout, ...], ndim: int) -> bool:
+    """Whether the layouts that the lengths of ``ndim`` axes allow leave no doubt: one axis as long as the sequences are
+    may be another."""
+    return len(found) == 1 and (found[0] is not RowLayout.SHARED or ndim > 1)
 
 
 def _lengths(shape: Shape, axes: Shape) -> Shape:

@@ -18,11 +18,10 @@ from rltrace.extensions.parity.call_range import CallRange, came_from, inputs_of
 from rltrace.extensions.parity.matching.forward_passes import INTEGERS
 from rltrace.extensions.parity.matching.layouts import (
     RowLayout,
-    common_layouts,
+    is_certain,
     layouts,
     op_layouts,
     placement,
-    settled,
 )
 from rltrace.extensions.parity.matching.token_grids import TokenGrid
 from rltrace.extensions.parity.module_names import root_of
@@ -154,12 +153,6 @@ class Keying:
         """Modules of which rows are compared with those of a partner; None: all."""
         self.grids = tuple(grid for grid in grids if len(grid.keys))
         self._passes = passes_of(call_range, self.grids)
-        grids_of_calls = ((call, self._passes[call.number]) for call in call_range.calls if call.number in self._passes)
-        self._layouts = common_layouts(
-            (_name(call, tensor), layouts(tensor.digests.shape, grid.shape))
-            for call, grid in grids_of_calls
-            for tensor in call.tensors
-        )
         self._keyed: dict[int, list[KeyedRows]] = {}
         self._found: dict[int, list[Keyed]] = {}
         for call, part in call_range.moments:
@@ -196,8 +189,8 @@ class Keying:
             return Unkeyed(tensor, _RECOMPUTED if call.phase == "backward" else _NO_GRID)
         original, tensor = tensor, self._add_element_rows(grid, tensor)
         possible = layouts(tensor.digests.shape, grid.shape)
-        if tensor is original:
-            possible = settled(possible, tensor.digests.ndim, self._layouts[_name(call, tensor)])
+        if tensor is original and len(possible) == 1 and not is_certain(possible, tensor.digests.ndim):
+            possible = ()
         found = self._by_shape(grid, tensor, possible)
         if isinstance(found, Unkeyed) or _is_doubtful(tensor, possible):
             found = self._identify(call, grid, tensor, found)
@@ -308,10 +301,6 @@ _NO_GRID = "its forward pass is unknown, or it holds several"
 def _is_doubtful(tensor: ActivationRows, possible: tuple[RowLayout, ...]) -> bool:
     """Whether a shape may fit by chance, such as that of the tokens of one expert."""
     return possible == (RowLayout.FLAT,) and tensor.digests.size > 1
-
-
-def _name(call: ModuleCall, tensor: ActivationRows) -> tuple[str, Part, str]:
-    return call.module, tensor.part, tensor.name
 
 
 def _counted(shape: tuple[int, ...]) -> str:

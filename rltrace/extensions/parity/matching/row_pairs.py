@@ -186,23 +186,19 @@ class Missing:
 
     rows: int
     """All of them."""
-    never_fed: int
-    """Last tokens of sequences."""
-    padding: int
-    """Runs of one token at the end of a sequence, or as a sequence of their own."""
-    whole: int
-    """Rows of sequences of which the other side has no row."""
+    excused: int
+    """Those of them that need no partner."""
 
     @property
     def counted(self) -> int:
-        return self.rows - self.never_fed - self.padding
+        return self.rows - self.excused
 
 
 def missing(own: Sequence[TokenGrid], other: Sequence[TokenGrid]) -> Missing:
     """Rows of ``own`` that ``other`` lacks, within the same step."""
     keys, sequences, places, ids = _flat(own)
     lacks = ~np.isin(keys, _flat(other)[0])
-    never_fed = padding = whole = 0
+    excused = 0
     tails, absent = [], []
     for sequence in np.unique(sequences[lacks & (sequences != UNKNOWN)]).tolist():
         at = np.flatnonzero(sequences == sequence)
@@ -211,19 +207,12 @@ def missing(own: Sequence[TokenGrid], other: Sequence[TokenGrid]) -> Missing:
         tails += [ids[at[found[-1] + 1 :]]] if len(found) else []
         absent += [] if len(found) else [ids[at]]
     pads = {int(tail[0]) for tail in absent if _run_at_end(tail) == len(tail) > 1}
-    for tail in absent:
-        if _run_at_end(tail) == len(tail) and int(tail[0]) in pads:
-            padding += len(tail)
-        else:
-            whole += len(tail)
+    excused += sum(len(tail) for tail in absent if _run_at_end(tail) == len(tail) and int(tail[0]) in pads)
     for tail in tails:
         run = _run_at_end(tail)
-        if len(tail) == 1:
-            never_fed += 1
-        elif run > 1 and len(tail) - run <= 1:
-            never_fed += len(tail) - run
-            padding += run
-    return Missing(int(lacks.sum()), never_fed, padding, whole)
+        if len(tail) == 1 or (run > 1 and len(tail) - run <= 1):
+            excused += len(tail)
+    return Missing(int(lacks.sum()), excused)
 
 
 def _flat(grids: Sequence[TokenGrid]) -> tuple[Keys, Numbers, Numbers, Numbers]:

@@ -70,8 +70,7 @@ def rows_of(table: RowTable, place: TensorPlace, tensor: Tensor, call: TrackedCa
     assert call.traversal is not None
     forward_pass = call.traversal.forward_pass
     grid, shape = forward_pass.grid, tuple(map(int, tensor.shape))
-    usual = table.layouts.get((place.module, place.op, place.name), ())
-    placed = place_rows(shape, grid.shape, table.axes, usual)
+    placed = place_rows(shape, grid.shape, table.axes)
     if placed is not None:
         axes, tensor_rows, tokens = placed[0], placed[1].tensor_rows, placed[1].tokens
     else:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
-from rltrace.extensions.parity.matching.layouts import RowLayout
 from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers
 from rltrace.trace.read.values import Value
 
@@ -140,19 +139,17 @@ class RowTable:
         anchors: Collection[str] = (),
         sequences: tuple[Keys, Numbers, Numbers] | None = None,
         axes: tuple[int, ...] | None = None,
-        layouts: Mapping[tuple[str, str, str], Collection[RowLayout]] | None = None,
         *,
         observed: bool = False,
     ) -> None:
         """``anchors``: paths of the modules that are given tokens. ``sequences``: (keys, numbers of their sequences,
         steps) of all tokens of A. ``axes``: requested axes of rows, as of ``rltrace.trace.format.records.axes_of``.
-        ``layouts``: those of A's tensors, by module, op and name. ``observed``: keys are of observations, not tokens.
+        ``observed``: keys are of observations, not tokens.
         """
         self.observed = observed
         self.sources = tuple(sources)
         self.anchors = frozenset(anchors)
         self.axes = axes
-        self.layouts = layouts or {}
         at: dict[TensorPlace, list[tuple[int, RowSource]]] = {}
         for number, source in enumerate(self.sources):
             if len(source.keys):

@@ -20,10 +20,7 @@ from rltrace.extensions.parity.call_range import CallRange, RecordedStream, outp
 from rltrace.extensions.parity.matching.forward_passes import forwards_of
 from rltrace.extensions.parity.matching.key_choice import observation_grids
 from rltrace.extensions.parity.matching.layouts import (
-    RowLayout,
     RowPlacement,
-    common_layouts,
-    layouts_along,
     place_rows,
 )
 from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, fold, passes_of
@@ -260,13 +257,12 @@ def _record_command(texts: Sequence[str]) -> str:
 
 
 def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:
-    usual = _usual(found)
     sampled = {(one.place.module, one.place.op) for one in found.tensors if not one.grad}
     sources = []
     for one in found.tensors:
         if one.grad and (one.place.module, one.place.op) in sampled:  # of the trainer
             continue
-        source = _source(one, found.axes, usual.get(_tensor_of(one.place), frozenset()))
+        source = _source(one, found.axes)
         if source is not None:
             sources.append(source)
     if not any(len(source.keys) for source in sources):
@@ -281,25 +277,13 @@ def _table(trace: Trace, found: _Found, texts: Sequence[str]) -> RowTable:
     anchors = {grid.anchor.module for grid in found.grids}
     steps = np.concatenate([np.full(len(grid.keys), grid.anchor.step) for grid in found.grids])
     tokens = keys[own], sequences[own], steps[own]
-    return RowTable(sources, anchors, tokens, found.axes, usual, observed=found.observed)
+    return RowTable(sources, anchors, tokens, found.axes, observed=found.observed)
 
 
-def _tensor_of(place: TensorPlace) -> tuple[str, str, str]:
-    return place.module, place.op, place.name
-
-
-def _usual(found: _Found) -> dict[tuple[str, str, str], frozenset[RowLayout]]:
-    """For each tensor of a module the layouts that the shapes of all its calls allow."""
-    allowed = (
-        (_tensor_of(one.place), layouts_along(one.tensor.shape, one.grid.shape, found.axes)[1]) for one in found.tensors
-    )
-    return common_layouts((tensor, layouts) for tensor, layouts in allowed if layouts)
-
-
-def _source(one: _Tensor, axes: tuple[int, ...] | None, usual: frozenset[RowLayout]) -> RowSource | None:
+def _source(one: _Tensor, axes: tuple[int, ...] | None) -> RowSource | None:
     """The rows of one tensor; None: they are not identified."""
     tensor, grid = one.tensor, one.grid
-    placed = place_rows(tensor.shape, grid.shape, axes, usual)
+    placed = place_rows(tensor.shape, grid.shape, axes)
     if placed is None and (keyed := one.keyed()) is not None:
         placed = keyed.tensor.axes, RowPlacement(keyed.tensor_rows, keyed.tokens)
     if placed is None:
