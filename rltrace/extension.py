@@ -58,6 +58,9 @@ class Extension:
     captures: Callable[[RecordOptions], str] = lambda options: ""
     """What these options request to capture besides values: a function that is given the captures of a process, the
     options and the ``ProcessState``, and returns the captures with its own: ``module:function``; "": nothing."""
+    profiler: str = ""
+    """What records the launches of kernels in the steps of ``RecordOptions.kernels``: a ``LaunchProfiler``, given the
+    ``ProcessState``, the streams and the committer of a process: ``module:function``."""
     providers: Mapping[str, str] = field(default_factory=dict)
     """By the name that ``RecordOptions.provider`` has, what makes a provider of injected values for each process of a
     replay (``rltrace.rerun.hook``) with the options: ``module:function``."""
@@ -101,6 +104,22 @@ def captures(options: RecordOptions) -> list[str]:
     if options.rows and not found:
         raise UsageError("activation rows cannot be recorded: rltrace was installed without that extension")
     return found
+
+
+def profiler(options: RecordOptions) -> str:
+    """What records launches of kernels; "": these options request none. Raises UsageError without an extension."""
+    if options.kernels is None:
+        return ""
+    for extension in extensions():
+        if extension.profiler:
+            return extension.profiler
+    raise UsageError("launches of kernels cannot be recorded: rltrace was installed without that extension")
+
+
+def check_installed(options: RecordOptions) -> None:
+    """Raise UsageError where options need an extension that is not installed."""
+    captures(options)
+    profiler(options)
 
 
 def remote_traces() -> Any:

@@ -1,12 +1,12 @@
 """Record a small training program with the profiler beside it and write down both: what a test of joining them needs.
 
-    python scripts/capture_profile.py -o tests/recorder/data/profile-h100.json.gz     on a machine with a GPU
+    python scripts/capture_profile.py -o tests/extensions/kernels/data/profile-h100.json.gz     on a machine with a GPU
 
-What is written are the events that ``rltrace record --kernels`` itself joined, by the very functions that it calls,
-and what came of it. A test takes every such file in ``tests/recorder/data``; not yet run on a GPU, so there is none so
-far. On a CPU (``--device cpu``) it works as well, and the tests call it so. The program has eager ops, backward passes,
-foreach and fused optimizers, attention, copies, memsets and, where Triton is there, a compiled function. Provenance
-(GPU, driver, versions, date) goes into the file; nothing of the machine beyond that.
+What is written are the events that ``rltrace record --kernels`` itself joined, by the very functions that it calls, and
+what came of it. A test takes every such file in ``tests/extensions/kernels/data``; not yet run on a GPU, so there is
+none so far. On a CPU (``--device cpu``) it works as well, and the tests call it so. The program has eager ops, backward
+passes, foreach and fused optimizers, attention, copies, memsets and, where Triton is there, a compiled function.
+Provenance (GPU, driver, versions, date) goes into the file; nothing of the machine beyond that.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from torch import nn
 
 import rltrace
 from rltrace import fingerprint
-from rltrace.recorder.profiler import cycles, kineto
-from rltrace.recorder.profiler.launch_matching import Joined, ProfilerEvent, join
+from rltrace.extensions.kernels.profiler import cycles, kineto
+from rltrace.extensions.kernels.profiler.launch_matching import Joined, ProfilerEvent, join
 from rltrace.trace.read.reader import open_trace
 
 TOLD = ("torch.version", "torch.cuda", "cuda.devices", "cuda.driver", "cuda.cudnn", "package.triton", "host.cpu")

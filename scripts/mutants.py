@@ -56,14 +56,14 @@ TARGETS = {
         (["tests/diff", "tests/trace/test_evidence.py", "tests/trace/test_kernel_names.py"], FURTHER),
     ),
     "kernels": (
-        ["rltrace/trace/kernels/names.py", "rltrace/recorder/profiler/launch_matching.py"],
+        ["rltrace/trace/kernels/names.py", "rltrace/extensions/kernels/profiler/launch_matching.py"],
         (
             [
                 f"tests/{name}.py"
-                for name in ("trace/test_kernel_names", "trace/test_names", "recorder/test_launch_matching")
+                for name in ("trace/test_kernel_names", "trace/test_names", "extensions/kernels/test_launch_matching")
             ],
             [
-                "tests/recorder/test_published_profiles.py",
+                "tests/extensions/kernels/test_published_profiles.py",
                 "tests/trace/test_evidence.py",
                 "tests/diff/test_on_a_gpu.py",
             ],

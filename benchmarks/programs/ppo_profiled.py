@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from stable_baselines3 import PPO
 
 import rltrace
-from rltrace.recorder.profiler import cycles, kineto
+from rltrace.extensions.kernels.profiler import cycles, kineto
 from rltrace.trace.read.reader import open_trace
 
 

@@ -29,7 +29,7 @@ from rltrace.commands._option_types import (
 from rltrace.commands._recording import Destination, record_command
 from rltrace.commands.console import complain
 from rltrace.errors import UsageError
-from rltrace.extension import captures, extensions
+from rltrace.extension import check_installed, extensions
 from rltrace.recorder.base.options import CHECKS, OPTIONS, WHERE, RecordOptions, check_options
 from rltrace.trace.format.location import Location, TraceURL
 from rltrace.trace.format.root import NODES
@@ -73,7 +73,7 @@ def command(arguments: LauncherArguments) -> int:
     to = _destination(arguments, values.get("nodes", 1))
     options = RecordOptions(os.path.abspath(to.trace), **values)  # noqa: PTH100  links stay
     check_options(options, given)
-    captures(options)  # raises where they need an extension that is not installed
+    check_installed(options)
     reports: list[Callable[[], bool]] = []
     meanwhile = comparison = None
     if against is not None:

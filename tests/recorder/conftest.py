@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from recorded import Record, recorder
+from recorded import Record, inductor, recorder  # noqa: F401  a fixture
 from torch import distributed
 
 from rltrace.recorder import current_session
@@ -25,18 +25,6 @@ def engine(request: pytest.FixtureRequest) -> str:
     if request.param == "native":
         request.getfixturevalue("native_library")
     return str(request.param)
-
-
-@pytest.fixture
-def inductor() -> None:
-    """Inductor has the compiler that it needs for a CPU."""
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
-        pytest.skip("Inductor finds no C++ compiler")
 
 
 @pytest.fixture(autouse=True)

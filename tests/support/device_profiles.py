@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rltrace.recorder.profiler import cycles, kineto
-from rltrace.recorder.profiler.launch_matching import BRACKET, ProfilerEvent
+from rltrace.extensions.kernels.profiler import cycles, kineto
+from rltrace.extensions.kernels.profiler.launch_matching import BRACKET, ProfilerEvent
 
 KERNELS = {
     "aten::addmm": ("ampere_sgemm_32x32_sliced1x4_tn", "void splitKreduce_kernel<32, 16, float>(float)"),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import rltrace
 from rltrace.trace.format.row_hashes import row_hashes
 from rltrace.trace.format.rows import Rows
@@ -207,3 +209,15 @@ def recorder(folder: Path) -> Record:
 def texts(rows: Sequence[Row]) -> list[str]:
     """``aten.mm.default`` of each."""
     return [row.op for row in rows]
+
+
+@pytest.fixture
+def inductor() -> None:
+    """Inductor has the compiler that it needs for a CPU."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        pytest.skip("Inductor finds no C++ compiler")

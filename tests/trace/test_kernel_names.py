@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 
 from rltrace.diff.base.kernels import kernel_differences
-from rltrace.recorder.profiler.launch_matching import demangle
+from rltrace.extensions.kernels.profiler.launch_matching import demangle
 from rltrace.trace.kernels.evidence import kernel_text
 from rltrace.trace.kernels.names import MAX_SHORT, distinct_names, read_name
 

@@ -12,5 +12,6 @@ EXTENSION: Final = Extension(
             "Look", "What ran for each kind of call; of one run or two.", "rltrace.extensions.kernels.command"
         )
     },
+    profiler="rltrace.extensions.kernels.profiler.cycles:Cycles",
     after_recording="rltrace.extensions.kernels.command:query_recorded",
 )

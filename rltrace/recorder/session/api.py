@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rltrace.errors import RecordError, UsageError
-from rltrace.extension import captures
+from rltrace.extension import check_installed
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.options import RecordOptions, check_axes, check_options, value_of
 from rltrace.recorder.capture.captures import Attach
@@ -36,9 +36,9 @@ def record_block(path: str | os.PathLike[str], given: Mapping[str, Any], *, forc
         values["row_axes"] = check_axes(values["row_axes"])
     options = RecordOptions(str(Path(path).absolute()), **values)
     check_options(options, {name: name for name in given if values[name] is not None})
-    captures(options)
+    check_installed(options)
     if options.engine == "native":
-        choose_library(options)  # as the line before, it raises before anything is written
+        choose_library(options)  # raises before anything is written
     with recording(options, force=force):
         yield
 

@@ -14,12 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import count
+from pkgutil import resolve_name
 from time import monotonic
 from types import CodeType
 from typing import TYPE_CHECKING
 
 import torch
 
+from rltrace import extension
 from rltrace.fingerprint import Facts
 from rltrace.recorder.base.background_thread import are_all_others
 from rltrace.recorder.base.dispatch_mode import DispatchEngine
@@ -46,14 +48,13 @@ from rltrace.recorder.session.grad_scalers import Scalers
 from rltrace.recorder.session.item_reads import ItemReads
 from rltrace.recorder.session.optimizer_steps import StepCounter, StepWriter
 from rltrace.recorder.session.torch_patches import TorchPatches
-from rltrace.recorder.session.window import OpWindow
+from rltrace.recorder.session.window import LaunchProfiler, OpWindow
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.recorder.streams.threads import Streams, running_before
 
 if TYPE_CHECKING:
     from rltrace.recorder.capture.shards import ShardCapture
-    from rltrace.recorder.profiler.cycles import Cycles
 
 
 class Session:
@@ -109,7 +110,11 @@ class Session:
         modules_here, with_calls = self._streams.modules_here, bool(options.rows)
         self._patches = TorchPatches(self._process, modules_here, self.fail, with_calls=with_calls, library=native)
         self._modules = self._patches.modules
-        self._profiler = self._make_profiler()
+        profiler = extension.profiler(options)
+        self._profiler: LaunchProfiler | None = None
+        """Records launches of kernels; None where no option requests it."""
+        if profiler:
+            self._profiler = resolve_name(profiler)(self._process, self._streams, self._committer)
         self._series = SeriesSampler(self._process.tables, self._streams.position_here, self._committer.request_commit)
         self.window = OpWindow(options, writer, self._streams, self._patches, self._profiler, self._write_window_state)
         self.events = EventWriter(self.window)
@@ -200,14 +205,6 @@ class Session:
         self._captures = captures
         self._committer.take_from(captures, self._series, self._messages.take)
         self._streams.set_hooks(captures.hooks)
-
-    def _make_profiler(self) -> Cycles | None:
-        """The profiler of kernel launches; None where no option requests it."""
-        if self.options.kernels is None:
-            return None
-        from rltrace.recorder.profiler.cycles import Cycles
-
-        return Cycles(self._process, self._streams, self._committer)
 
     def _make_shard_capture(self) -> ShardCapture | None:
         """Records state around optimizer steps; None where no option requests it."""

@@ -8,7 +8,7 @@ the window is named as such.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -27,7 +27,25 @@ from rltrace.trace.write.writer import ProcessWriter
 
 if TYPE_CHECKING:
     from rltrace.recorder.capture.link_checks import LinkChecks
-    from rltrace.recorder.profiler.cycles import Cycles
+
+
+class LaunchProfiler(Protocol):
+    """What records the launches of kernels, in steps that an option requests; of an extension."""
+
+    def install(self) -> None:
+        """Begin; called between two steps, also where it has begun."""
+
+    def uninstall(self) -> None:
+        """End, likewise."""
+
+    def between_ops(self) -> None:
+        """The calling thread may be between ops, where a cycle can begin anew."""
+
+    def pause(self, why: str) -> None:
+        """End the cycle; what comes until the next one is unknown for this reason."""
+
+    def abandon(self) -> None:
+        """In a forked child: it has none."""
 
 
 class OpWindow:
@@ -39,7 +57,7 @@ class OpWindow:
         writer: ProcessWriter,
         streams: Streams,
         patches: TorchPatches,
-        profiler: Cycles | None,
+        profiler: LaunchProfiler | None,
         write_state: Callable[[], None],
     ) -> None:
         """``write_state`` writes the WINDOW rows, where the window does not begin with the program."""

@@ -21,10 +21,10 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rltrace.recorder.profiler.kineto import events_of
-from rltrace.recorder.profiler.launch_matching import BRACKET, REGION, Launch, ProfilerEvent, brackets, join
+from rltrace.extensions.kernels.profiler.kineto import events_of
+from rltrace.extensions.kernels.profiler.launch_matching import BRACKET, REGION, Launch, ProfilerEvent, brackets, join
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "capture_profile.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "capture_profile.py"
 DATA = Path(__file__).parent / "data"
 
 

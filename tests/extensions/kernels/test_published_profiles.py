@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.recorder.profiler.launch_matching import BRACKET, Launch, ProfilerEvent, join
+from rltrace.extensions.kernels.profiler.launch_matching import BRACKET, Launch, ProfilerEvent, join
 from rltrace.trace.kernels.names import distinct_names
 
 PROGRAM, ENGINE = 24_572, 24_610

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rltrace.extensions.kernels.profiler import kineto
+from rltrace.extensions.kernels.profiler.launch_matching import Joined, Launch, ProfilerEvent, join
 from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.core.row_buffer import NO_LIMIT
-from rltrace.recorder.profiler import kineto
-from rltrace.recorder.profiler.launch_matching import Joined, Launch, ProfilerEvent, join
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind
 from rltrace.trace.kernels.evidence import LAUNCHES

@@ -18,9 +18,9 @@ from recorded import Record, Recorded
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from rltrace.extensions.kernels.profiler import cycles, kineto
+from rltrace.extensions.kernels.profiler.launch_matching import ProfilerEvent
 from rltrace.recorder.core.regions import BRACKET as REGION
-from rltrace.recorder.profiler import cycles, kineto
-from rltrace.recorder.profiler.launch_matching import ProfilerEvent
 from rltrace.trace.kernels.evidence import launches
 
 ALL = (0, None)
@@ -129,7 +129,7 @@ def test_a_profiler_that_sees_nothing_of_the_device_is_not_taken_for_none_launch
 ) -> None:
     """Where nsys has CUPTI's place: the rows ran on a device, and nothing at all was launched."""
     pretend(monkeypatch, kernels=None)
-    monkeypatch.setattr("rltrace.recorder.profiler.cycles.LaunchRecorder._is_blind", lambda *_: True)
+    monkeypatch.setattr("rltrace.extensions.kernels.profiler.cycles.LaunchRecorder._is_blind", lambda *_: True)
     got = record(lambda: torch.ones(5).tanh(), kernels=ALL)
     assert {entry.why for entry in got.process.launches.unknown} == {cycles.BLIND}
 
@@ -351,7 +351,7 @@ with rltrace.record(sys.argv[2], kernels=(0, None)):
 def test_a_kill_costs_the_names_of_one_cycle_and_no_row_of_those_before(tmp_path: Path) -> None:
     """In the middle of a cycle: all cycles before it are there, with their names."""
     trace = tmp_path / "a.zarr"
-    support = str(Path(__file__).parents[1] / "support")
+    support = str(Path(__file__).parents[2] / "support")
     ended = subprocess.run([sys.executable, "-c", KILLED, support, str(trace)], check=False)
     assert ended.returncode == -signal.SIGKILL
     got = Recorded(trace)

@@ -24,7 +24,7 @@ import torch
 from torch._C._autograd import DeviceType
 from torch._C._profiler import _RecordFunctionFast
 
-from rltrace.recorder.profiler.launch_matching import BRACKET, ProfilerEvent
+from rltrace.extensions.kernels.profiler.launch_matching import BRACKET, ProfilerEvent
 
 END: Final = "rltrace ends"
 """Last event of a profile; events that end later were still open. torch 2.11 leaves those out."""
