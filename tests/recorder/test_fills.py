@@ -126,23 +126,6 @@ def rollout() -> None:
     filled_and_read(observations * ~dones[:, None])
 
 
-def strided() -> None:
-    """Columns, tiles, transposes, a diagonal, every other row: together they fill."""
-    columns = torch.empty(4, 3)
-    for i in range(3):
-        columns[:, i] = float(i)
-    filled_and_read(columns)
-    tiles = torch.empty(4, 4)
-    for i in range(2):
-        for j in range(2):
-            torch.mm(torch.randn(2, 3), torch.randn(3, 2), out=tiles[2 * i : 2 * i + 2, 2 * j : 2 * j + 2])
-    filled_and_read(tiles)
-    windows = torch.empty(12)
-    windows.as_strided((3, 2), (4, 1)).fill_(1.0)
-    windows.as_strided((3, 2), (4, 1), 2).copy_(torch.randn(3, 2))
-    filled_and_read(windows.view(3, 4).t())
-
-
 def indexed() -> None:
     """Indexing over all rows, masks and their complements, scatters."""
     k = torch.empty(4, 2)
@@ -192,7 +175,7 @@ def modules() -> None:
     (out.sum() + attention(x, x, x)[0].sum() + net.eval()(torch.randn(4, 1, 3)).sum()).backward()
 
 
-CLEAN = [rollout, strided, indexed, overwritten, modules]
+CLEAN = [rollout, indexed, overwritten, modules]
 
 
 @pytest.mark.parametrize("program", CLEAN, ids=lambda f: f.__name__)

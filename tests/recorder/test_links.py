@@ -325,21 +325,6 @@ def test_shrinking_and_growing_back_marks_nothing(record: Record) -> None:
     assert [row.marked for row in got.named("add")] == [False, False]
 
 
-def test_storage_grown_behind_our_back_is_survived(record: Record) -> None:
-    """``UntypedStorage.resize_`` is no op; nothing is read or noted past what is there."""
-    with record.block() as got:
-        t = torch.empty(4)
-        t[0] = 1.0
-        t.untyped_storage().resize_(40_000)
-        big = t.as_strided((10_000,), (1,))
-        big[9_999] = 1.0
-        big[0] = 1.0
-        big + 1
-        big.zero_()
-        big + 2
-    assert [row.marked for row in got.named("add")] == [True, False]
-
-
 def test_a_storage_that_is_allocated_again_is_unwritten(record: Record, engine: str) -> None:
     """Once it has been freed; grown, the first part is as it was. What is written into it later is its producer."""
     with record.block(engine=engine) as got:

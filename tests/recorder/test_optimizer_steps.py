@@ -185,19 +185,6 @@ def test_digests_of_a_step_are_of_what_it_used_and_made(record: Record) -> None:
     assert step[Step.FLAGS] == StepFlag.RECORDED | StepFlag.DIGESTED
 
 
-def test_generators_of_a_step_hear_of_every_draw(record: Record) -> None:
-    """A draw in between changes the digest of the states, nothing else does."""
-    p = parameter()
-    with record.block() as got:
-        optimizer = torch.optim.SGD([p], lr=0.1)
-        optimizer.step()
-        optimizer.step()
-        torch.rand(1)
-        optimizer.step()
-    first, second, third = column(got, Step.TORCH_GENERATOR)
-    assert first == second != third
-
-
 def test_phases_follow_what_runs(record: Record) -> None:
     """Backward and optimizer by themselves, the rest as the program says."""
     p = parameter()

@@ -65,8 +65,10 @@ def patched() -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("level", ["op", "step"])
-@pytest.mark.parametrize("ending", ["returns", "raises", "exits", "is interrupted"])
+@pytest.mark.parametrize(
+    ("level", "ending"),
+    [("op", "returns"), ("op", "raises"), ("op", "exits"), ("op", "is interrupted"), ("step", "returns")],
+)
 def test_everything_patched_is_restored(record: Record, level: str, ending: str) -> None:
     """However the block ends; while it runs, things are patched indeed."""
     before = patched()

@@ -90,19 +90,12 @@ VIEWS = tuple(views(torch.zeros(12, 10)))
 
 
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.bool], ids=dtype_name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool], ids=dtype_name)
 def test_strides_and_offsets_take_no_part(dtype: torch.dtype, view: str) -> None:
     """A view has the digest of its elements in row-major order."""
     tensor = views(made(dtype, (12, 10))[0])[view]
     assert digest(tensor) == expected(logical_bytes(tensor), dtype, tuple(tensor.shape))
     assert digest(tensor) == digest(tensor.clone(memory_format=torch.contiguous_format))
-
-
-def test_above_a_page_strides_take_no_part_either() -> None:
-    """65 KB, transposed."""
-    tensor, data = made(torch.float32, (128, 130))
-    assert digest(tensor) == expected(data, torch.float32, (128, 130))
-    assert digest(tensor.t().contiguous().t()) == digest(tensor)
 
 
 @pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128], ids=dtype_name)
@@ -346,15 +339,6 @@ def test_digesting_leaves_no_mark_on_a_tensor() -> None:
     assert leaf.grad is grad and leaf.data_ptr() == pointer
     assert torch.equal(torch.get_rng_state(), state)
     result.sum().backward()
-
-
-def test_digesting_inside_of_inference_mode_and_of_functions_is_possible() -> None:
-    """Wherever ops run, digests are taken; the values decide, not the mode."""
-    data = torch.randn(4, 5)
-    with torch.inference_mode():
-        assert digest(data.t()) == digest(data.t().clone())
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert digest(data.t()) == digest(data.t().clone())
 
 
 # --- again and again --------------------------------------------------------------------------------------------------

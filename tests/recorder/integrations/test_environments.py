@@ -15,7 +15,7 @@ from toy_environments import Doubled, Walk, events
 
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.trace.format.events import NONE
-from rltrace.trace.format.schema import Kind, Step
+from rltrace.trace.format.schema import Kind
 
 
 def digest(values: list[float]) -> int:
@@ -180,33 +180,6 @@ def test_evidence_is_how_generators_stood_before_the_event(record: Record) -> No
         second.cells["Python generator"],
         second.cells["NumPy generator"],
     )
-
-
-def test_the_steps_table_counts_environment_steps_at_every_level(record: Record) -> None:
-    def program() -> None:
-        env, weight = Walk(), torch.nn.Parameter(torch.ones(1))
-        optimizer = torch.optim.SGD([weight], 0.1)
-        for _ in range(2):
-            env.reset()
-            for _ in range(3):
-                env.step(1)
-            weight.sum().backward()
-            optimizer.step()
-
-    for level in ("op", "step"):
-        assert [step[Step.ENVIRONMENT_STEPS] for step in record(program, level=level).steps] == [3, 6]
-
-
-def test_two_recordings_number_alike(record: Record) -> None:
-    """Rows of two recordings of one program within one process are equal: nothing of the first one is left."""
-
-    def program() -> None:
-        env = Walk()
-        env.reset(seed=1)
-        env.step(0)
-
-    chains = {record(program).chains for _ in range(2)}
-    assert len(chains) == 1
 
 
 def test_methods_of_a_mixin_are_events(record: Record) -> None:
