@@ -60,8 +60,10 @@ def info(cli: Any, trace: str = "t.zarr") -> Any:
 # --- traces that are none, or damaged ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["info", "ops", "verify", "slice", "diff"])
-@pytest.mark.parametrize("what", ["missing", "file", "folder"])
+@pytest.mark.parametrize(
+    ("verb", "what"),
+    [("info", "missing"), ("ops", "file"), ("verify", "folder"), ("slice", "missing"), ("diff", "folder")],
+)
 def test_not_a_trace(cli: Any, verb: str, what: str) -> None:
     """Each verb names the path and says that it is no trace; status 2."""
     path = cli.folder / "x.zarr"
@@ -106,9 +108,8 @@ def damaged_copy(cli: Any, whole: Path, part: str, how: str) -> None:
     damage(next(p for p in files if p.name != "zarr.json"), how)
 
 
-@pytest.mark.parametrize("how", ["truncated", "edited", "deleted"])
-@pytest.mark.parametrize("part", ["rows", "cells"])
-def test_damaged_rows_are_named(cli: Any, few_ops: Path, how: str, part: str) -> None:
+@pytest.mark.parametrize(("part", "how"), [("rows", "truncated"), ("rows", "deleted"), ("cells", "edited")])
+def test_damaged_rows_are_named(cli: Any, few_ops: Path, part: str, how: str) -> None:
     """The damaged file is named, the rows are a hole, and a comparison may do without them but never makes them up."""
     damaged_copy(cli, few_ops, part, how)
     result = cli.rltrace("verify", "damaged.zarr")
@@ -122,10 +123,9 @@ def test_damaged_rows_are_named(cli: Any, few_ops: Path, how: str, part: str) ->
     assert found["first"] is None
 
 
-@pytest.mark.parametrize("how", ["edited", "deleted"])
-def test_damaged_journals_are_named(cli: Any, few_ops: Path, how: str) -> None:
+def test_damaged_journals_are_named(cli: Any, few_ops: Path) -> None:
     """Records that are whole are believed, and no other; what the lost ones said may be anything, so it stays open."""
-    damaged_copy(cli, few_ops, "journal", how)
+    damaged_copy(cli, few_ops, "journal", "edited")
     result = cli.rltrace("verify", "damaged.zarr")
     assert result.returncode == 1
     assert "journal" in result.stdout
@@ -142,15 +142,6 @@ def test_a_journal_cut_short_is_damage(cli: Any, few_ops: Path) -> None:
     assert result.returncode == 1
     assert "at the end of the launch" in result.stdout
     assert cli.diff("t.zarr", "damaged.zarr")[1]["verdict"] == "unknown"
-
-
-def test_unrelated_programs(cli: Any, as_it_is: Callable[[str], Any]) -> None:
-    """Two programs that have little in common are said to be different programs, not searched for a first op."""
-    traces = [as_it_is(program).trace for program in ("late.py", "zoo.py")]
-    status, found = cli.diff(*traces)
-    assert status in (1, 3)
-    assert found["verdict"] in ("diverged", "unknown")
-    assert "program" in cli.rltrace("diff", *traces).stdout
 
 
 # --- recordings that go wrong ----------------------------------------------------------------------------------------
@@ -232,17 +223,14 @@ def test_commands_that_cannot_run(cli: Any, name: str, status: int) -> None:
 
 
 def test_command_that_never_imports_torch(cli: Any) -> None:
-    """Nothing recorded is not success: 125, with a hint."""
+    """Nothing recorded is not success: 125, with a hint; but a status of the command's own is never covered up."""
+    assert record(cli, "raise SystemExit(9)\n").returncode == 9
+    shutil.rmtree(cli.folder / "t.zarr", ignore_errors=True)
     result = record(cli, "print('hello')\n")
     assert result.returncode == 125
     assert result.stdout == "hello\n"
     assert "torch" in result.stderr
     assert "hint" in result.stderr
-
-
-def test_failing_command_without_torch_keeps_its_status(cli: Any) -> None:
-    """A status of the command's own is never covered up."""
-    assert record(cli, "raise SystemExit(9)\n").returncode == 9
 
 
 def test_a_program_that_is_killed(cli: Any) -> None:

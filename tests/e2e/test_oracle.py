@@ -51,18 +51,14 @@ def log(folder: Path, name: str, *rows: str) -> Path:
 
 
 def test_rows_that_differ_anyway_are_dropped(tmp_path: Path) -> None:
-    """Only what two unchanged runs agree on can speak against a third."""
+    """Only what two unchanged runs agree on can speak against a third, also where one of them ends."""
     one = log(tmp_path, "1", "add 1", "copy 2", "add 3", "mul 4", "mul 5")
     two = log(tmp_path, "2", "add 1", "copy 9", "sub 3", "mul 4", "mul 5")
     changed = log(tmp_path, "3", "add 1", "copy 7", "add 8", "mul 4", "mul 6")
     assert first_difference(one, two, changed) == Difference("mul", nth=1, row=4, other="mul")
     assert first_difference(one, two, two) is None
+    longer = log(tmp_path, "longer", "add 1", "copy 2", "add 3", "mul 4", "mul 5", "add 6")
+    assert first_difference(one, one, longer) == Difference("add", nth=2, row=5, other="")
+    assert first_difference(longer, longer, one) == Difference("add", nth=2, row=5, other="")
     found = noise(one, two)
     assert (found.ops, found.rows, found.names) == (5, 2, 1)
-
-
-def test_a_log_that_is_longer_differs_where_the_other_ends(tmp_path: Path) -> None:
-    """A longer log differs on either side."""
-    short, long = log(tmp_path, "short", "add 1"), log(tmp_path, "long", "add 1", "add 2")
-    assert first_difference(short, short, long) == Difference("add", nth=1, row=1, other="")
-    assert first_difference(long, long, short) == Difference("add", nth=1, row=1, other="")

@@ -143,26 +143,20 @@ def test_the_cached_one_is_found(cache: Path) -> None:
     assert found.record.compiler == "c++ 12"
 
 
-TARGETS: dict[str, dict[str, str]] = {
-    "is for torch 2.12.0": {"torch": "2.12.0"},
-    "of revision 0123": {"torch_git": "0123"},
-    "CPython 3.9": {"python": "CPython 3.9"},
-    "riscv": {"machine": "riscv"},
-    "is for torch": {"cuda": "13.0"},
-}
-
-
-@pytest.mark.parametrize("words", TARGETS)
-def test_for_another_target(cache: Path, words: str) -> None:
-    """Another torch, revision of torch, Python or machine: refused unloaded, and the reason says which it is for."""
+def test_for_another_target(cache: Path) -> None:
+    """Another torch, revision of torch, Python or machine, or other sources, whose tables would not be the recorder's:
+    refused unloaded, and the reason says what it is for."""
     record = fitting_record()
-    folder = write_library(cached(cache), replace(record, target=replace(record.target, **TARGETS[words])))
-    assert words in refused()
-    assert str(folder) in refused()
-
-
-def test_of_other_sources(cache: Path) -> None:
-    """The recorder's tables would not be those of the library."""
+    for words, change in (
+        ("is for torch 2.12.0", {"torch": "2.12.0"}),
+        ("of revision 0123", {"torch_git": "0123"}),
+        ("CPython 3.9", {"python": "CPython 3.9"}),
+        ("riscv", {"machine": "riscv"}),
+        ("is for torch", {"cuda": "13.0"}),
+    ):
+        folder = write_library(cached(cache), replace(record, target=replace(record.target, **change)))
+        assert words in refused()
+        assert str(folder) in refused()
     write_library(cached(cache), sources="0" * 32)
     assert "is built from other sources than those of this rltrace" in refused()
 
@@ -213,30 +207,24 @@ def stub(monkeypatch: pytest.MonkeyPatch, **members: Any) -> SimpleNamespace:
     return module
 
 
-def test_a_library_that_computes_the_same(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is used."""
+def test_a_library_with_other_digests_or_constants(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library with another digest of any size, or one number more, less or otherwise, or none at all, is refused."""
     write_library(cached(cache))
-    module = stub(monkeypatch)
-    found = load(torch(), CONSTANTS)
-    assert (found.module, found.why_not) == (module, "")
-
-
-@pytest.mark.parametrize("wrong", library.TRIED_SIZES)
-def test_a_library_with_another_digest(cache: Path, monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
-    """A library of the right size with another digest is refused."""
-    write_library(cached(cache))
-    stub(monkeypatch, digest=lambda content, seed: digest_buffer(content, seed) ^ (len(content) == wrong))
-    assert refused().endswith(f"computes another digest of {wrong:,} bytes")
-
-
-def test_a_library_with_other_constants(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library with one number more, less or otherwise, or none at all, is refused."""
-    write_library(cached(cache))
+    for wrong in library.TRIED_SIZES:
+        stub(monkeypatch, digest=lambda content, seed, n=wrong: digest_buffer(content, seed) ^ (len(content) == n))
+        assert refused().endswith(f"computes another digest of {wrong:,} bytes")
     for constants in ({"MARKED": 2}, {}, {"MARKED": 1, "RNG": 2}):
         stub(monkeypatch, constants=lambda constants=constants: constants)
         assert refused().endswith("assumes another trace format")
     stub(monkeypatch, constants=None)
     assert "cannot be loaded: TypeError" in refused()
+
+
+def test_a_library_that_computes_the_same(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is used."""
+    write_library(cached(cache))
+    module = stub(monkeypatch)
+    assert load(torch(), CONSTANTS).module is module
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
