@@ -186,30 +186,18 @@ def test_disarmed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [VERSION, VERSION + 1])
 def test_a_request_that_is_not_met(tmp_path: Path, version: int) -> None:
-    """Steps that have passed, and a request of another version, leave the run asleep."""
+    """Steps that have passed, and a request of another version, leave the run asleep: the trace is whole, has each
+    step's place, and is compared with another by nothing that it does not have."""
     path, found = tmp_path / "a.zarr", []
     fields = {"version": version, **ArmRequest(0, 3)._asdict()}
     write = lambda: Path(request_path(path, 1)).write_bytes(checked(json.dumps(fields).encode()))  # noqa: E731
     recorded(path, {3: write, 5: lambda: found.append(sleeping(path))}, asleep=True)
     assert [process.answer for process in found] == [Answer.PASSED if version == VERSION else Answer.REFUSED]
-    assert main_process(path).asleep == [(0, STEPS)]
-
-
-def test_never_armed(tmp_path: Path) -> None:
-    """The trace is whole, has each step's place, and is compared with another by nothing that it does not have."""
-    recorded(tmp_path / "a.zarr")
-    recorded(tmp_path / "b.zarr", asleep=True)
-    process = main_process(tmp_path / "b.zarr")
+    process = main_process(path)
     assert (process.state, len(process.steps), process.asleep) == ("complete", STEPS, [(0, STEPS)])
-    assert (summary.recorded(tmp_path / "b.zarr").steps, summary.recorded(tmp_path / "b.zarr").slept) == (STEPS, STEPS)
-    assert compared(tmp_path).verdict is Verdict.UNKNOWN
-
-
-def test_windows_without_a_common_step(tmp_path: Path) -> None:
-    """Of two runs that were armed for different steps nothing is known."""
-    for name, first in (("a.zarr", 2), ("b.zarr", 5)):
-        recorded(tmp_path / name, arms(tmp_path / name, (0, ArmRequest(first, first + 1))), asleep=True)
-    assert compared(tmp_path).verdict is Verdict.UNKNOWN
+    assert (summary.recorded(path).steps, summary.recorded(path).slept) == (STEPS, STEPS)
+    recorded(tmp_path / "b.zarr", arms(tmp_path / "b.zarr", (0, ArmRequest(2, 3))), asleep=True)
+    assert compared(tmp_path).verdict is Verdict.UNKNOWN  # there is no common step
 
 
 def test_a_fork_sleeps(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_an_event_is_a_row_at_its_place_among_the_ops(record: Record) -> None:
     assert event.scalars == ["thermometer 0", *fields]
     assert (event.integers, event.floats, event.outputs, event.module) == ([3], [20.5], [11], "house")
     assert event.line.startswith("return session.events.write(FORM")
+    assert event.settings == {}  # it ran under nothing
     assert found.rows[2].inputs[0].row == 0
 
 
@@ -57,9 +58,17 @@ def test_what_an_event_compares_is_in_the_chain_of_marked_rows_alone_and_evidenc
 
 
 def test_an_event_has_the_phase_that_the_program_is_in(record: Record) -> None:
+    """Also under a mode of the program's own."""
+
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
     with record.block() as got, rltrace.phase("rollout"):
         read()
-    assert got.rows[0].phase is Phase.ROLLOUT
+        with Passing():
+            assert read()
+    assert [(row.kind, row.phase) for row in got.rows] == [(Kind.VALUE, Phase.ROLLOUT)] * 2
 
 
 def test_a_thread_without_an_op_yet_writes_its_events_into_a_stream_of_its_own(record: Record) -> None:
@@ -84,16 +93,6 @@ def test_within_an_op_and_outside_of_a_recording_of_ops_no_event_is_written(reco
     assert all(row.kind is Kind.OP for row in found.rows)
     record(lambda: written.append(read()), level="step")
     assert written == [False, False]
-
-
-def test_under_a_mode_of_the_program_s_own_events_are_written(record: Record) -> None:
-    class Passing(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            return func(*args, **(kwargs or {}))
-
-    with record.block() as got, Passing():
-        assert read()
-    assert [row.kind for row in got.rows] == [Kind.VALUE]
 
 
 def test_an_interrupted_event_leaves_nothing_behind(record: Record) -> None:

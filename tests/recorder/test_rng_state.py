@@ -52,13 +52,6 @@ def test_every_generator_has_a_number(record: Record) -> None:
     assert not got.raw.generators[drew_nothing].any()
 
 
-def test_flags_are_no_more_than_flags(record: Record) -> None:
-    """A row's flags do not change with the generator's number."""
-    generator = torch.Generator()
-    own, common = (record(lambda g=g: torch.rand(3, generator=g)).one("rand") for g in (generator, None))
-    assert own.flags == common.flags
-
-
 def test_more_generators_than_there_are_numbers(record: Record) -> None:
     """Past the last number it is not said which one it was, and never a wrong one."""
     kept = [torch.Generator() for _ in range(60)]
@@ -82,17 +75,7 @@ def test_the_end_has_the_states(record: Record) -> None:
     none, one, same = (record(lambda n=n: program(n)) for n in (0, 1, 0))
     states = [got.process.generators for got in (none, one, same)]
     assert states[0][0] == none.steps[0][Step.TORCH_GENERATOR] == states[2][0] != states[1][0]
-
-
-def test_a_second_recording_in_one_process(record: Record) -> None:
-    """It begins where the first one's program ended, and ends there: that is no untouched generator."""
-
-    def program() -> None:
-        torch.manual_seed(11)
-        torch.rand(5)
-
-    states = [record(program).process.generators for _ in range(2)]
-    assert states[0][0] == states[1][0] != UNTOUCHED
+    assert UNTOUCHED not in (states[0][0], states[2][0])  # the second one began where the first one's program ended
 
 
 def test_states_in_memory_have_the_digests_of_what_python_and_numpy_return(monkeypatch: pytest.MonkeyPatch) -> None:

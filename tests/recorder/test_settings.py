@@ -13,7 +13,7 @@ import torch
 from recorded import Record, Recorded, recorder
 
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.base.settings import NO_SNAPSHOT, Settings, thread_settings
+from rltrace.recorder.base.settings import Settings
 from rltrace.trace.format.schema import SEGMENT_ROWS
 
 
@@ -135,14 +135,6 @@ def test_backward_runs_without_grad_mode(record: Record) -> None:
     assert found.named("mul")[0].settings["grad_mode"] is False
 
 
-def test_events_have_none(record: Record) -> None:
-    """A row that is no op ran under nothing."""
-    weight = torch.nn.Parameter(torch.ones(1))
-    found = record(torch.optim.SGD([weight], lr=0.1).step)
-    events = [row for row in found.rows if row.op == "" or row.kind.name != "OP"]
-    assert all(row.settings == {} for row in events)
-
-
 def test_many_changes_make_few_entries() -> None:
     """A program that turns gradients on and off all the time has two sets of settings, and one guard for each."""
     tables = Tables()
@@ -165,9 +157,3 @@ def test_a_guard_that_has_gone_stale_is_not_believed() -> None:
         second = settings.now(read_all=True)
         assert settings.payloads[second.number]["sdp.flash"] is False
     assert settings.now(read_all=True).number == first.number
-
-
-def test_nothing_asked_yet_holds_nowhere() -> None:
-    """What stands before the first op is never taken for what an op ran under."""
-    assert not NO_SNAPSHOT.is_current()
-    assert thread_settings()["grad_mode"] is True

@@ -24,11 +24,15 @@ def test_each_environment_is_recorded_once_and_its_resets_have_its_number(record
         TimeLimit(Doubled(Walk(length=3)), 5)
         env = gymnasium.make("CartPole-v1")
         Doubled(env).reset(seed=0)
+        SyncVectorEnv([Walk, Walk])
     found = events(got, BOTH)
     assert [(event.kind.name, event.owner, event.cells["made"]) for event in found] == [
         ("ENVIRONMENT_MADE", "Walk", 1),
         ("ENVIRONMENT_MADE", "CartPoleEnv", 2),
         ("ENVIRONMENT_RESET", "CartPole-v1", 2),
+        ("ENVIRONMENT_MADE", "Walk", 3),
+        ("ENVIRONMENT_MADE", "Walk", 4),
+        ("ENVIRONMENT_MADE", "SyncVectorEnv", 5),
     ]
     assert found[0].row.line == "TimeLimit(Doubled(Walk(length=3)), 5)"
     assert found[1].row.line == 'env = gymnasium.make("CartPole-v1")'
@@ -68,21 +72,6 @@ def test_environments_of_an_environment_and_those_that_fail_are_none(record: Rec
         Two().reset(seed=0)
         Walk()
     assert [event.owner for event in events(got, MADE)] == ["Two", "Walk"]
-
-
-def test_a_wrapper_that_makes_its_environment_and_a_vector_of_environments(record: Record) -> None:
-    class Whole(Doubled):
-        def __init__(self) -> None:
-            super().__init__(Walk())
-
-    with record.block() as got:
-        Whole()
-        SyncVectorEnv([Walk, Walk])
-    found = events(got, MADE)
-    assert [(event.what, event.owner) for event in found] == [
-        *[("environment", "Walk")] * 3,
-        ("vector environment", "SyncVectorEnv"),
-    ]
 
 
 def test_arguments_and_wrappers_are_recorded_in_words(record: Record) -> None:

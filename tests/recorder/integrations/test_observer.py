@@ -14,7 +14,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from recorded import Record
-from stable_baselines3 import DQN, PPO
+from stable_baselines3 import PPO
 from stable_baselines3.common.env_checker import check_env as check_for_stable_baselines
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from toy_environments import Doubled, Walk
@@ -58,7 +58,6 @@ def learned(model: Any) -> Any:
 
 PROGRAMS: dict[str, Program] = {
     "wrapped": lambda: played(Doubled(gymnasium.wrappers.TimeLimit(Walk(noise=0.5), 7))),
-    "made": lambda: played(gymnasium.make("Pendulum-v1"), actions=np.zeros(1, np.float32)),
     "copied": copied,
     "sync": lambda: played(SyncVectorEnv([Walk, Walk]), actions=np.array([0, 1])),
     "async": lambda: played(AsyncVectorEnv([Walk, Walk]), actions=np.array([0, 1])),
@@ -68,7 +67,6 @@ PROGRAMS: dict[str, Program] = {
     ],
     "checked": lambda: [check_env(Walk(), skip_render_check=True), check_for_stable_baselines(Walk())],
     "ppo": lambda: learned(PPO("MlpPolicy", "CartPole-v1", n_steps=32, batch_size=16, n_epochs=1, seed=0)),
-    "dqn": lambda: learned(DQN("MlpPolicy", "CartPole-v1", learning_starts=20, batch_size=4, seed=0)),
 }
 
 
