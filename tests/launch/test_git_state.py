@@ -30,8 +30,7 @@ def repo(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("detached", [False, True])
+@pytest.mark.parametrize(("packed", "detached"), [(False, False), (True, False), (False, True)])
 def test_revision(repo: Path, packed: bool, detached: bool) -> None:
     """The commit is found on a branch and off it, in a loose reference and in a packed one."""
     head = git(repo, "rev-parse", "HEAD")

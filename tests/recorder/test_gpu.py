@@ -65,44 +65,6 @@ def test_rows_of_tensors_on_the_device(record: Record) -> None:
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
-def _soft_actor_critic(device: str) -> None:
-    """Two updates of twin critics, an actor with a squashed Gaussian, an entropy coefficient, and Polyak averages."""
-
-    def net(inputs: int, outputs: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, outputs)).to(device)
-
-    actor, critics, targets = net(6, 4), [net(8, 1), net(8, 1)], [net(8, 1), net(8, 1)]
-    log_alpha = torch.zeros(1, device=device, requires_grad=True)
-    critic_optimizer = torch.optim.Adam([p for critic in critics for p in critic.parameters()])
-    actor_optimizer, alpha_optimizer = torch.optim.Adam(actor.parameters()), torch.optim.Adam([log_alpha], fused=True)
-    seen, done, reward = torch.randn(128, 6, device=device), torch.randn(128, 2, device=device), torch.ones(128, 1)
-    for _ in range(2):
-        mean, spread = actor(seen).chunk(2, 1)
-        normal = torch.distributions.Normal(mean, spread.clamp(-5, 2).exp())
-        raw = normal.rsample()
-        action = raw.tanh()
-        log_prob = (normal.log_prob(raw) - torch.log1p(-action.pow(2) + 1e-6)).sum(1, keepdim=True)
-        with torch.no_grad():
-            value = torch.min(*(target(torch.cat([seen, action], 1)) for target in targets))
-            wanted = reward.to(device) + 0.99 * (value - log_alpha.exp() * log_prob)
-        loss = sum((critic(torch.cat([seen, done], 1)) - wanted).pow(2).mean() for critic in critics)
-        critic_optimizer.zero_grad()
-        loss.backward()
-        critic_optimizer.step()
-        actor_loss = (log_alpha.exp() * log_prob - critics[0](torch.cat([seen, action], 1))).mean()
-        actor_optimizer.zero_grad()
-        actor_loss.backward()
-        actor_optimizer.step()
-        alpha_loss = -(log_alpha * (log_prob + 2).detach()).mean()
-        alpha_optimizer.zero_grad()
-        alpha_loss.backward()
-        alpha_optimizer.step()
-        with torch.no_grad():
-            for critic, target in zip(critics, targets, strict=True):
-                for p, q in zip(critic.parameters(), target.parameters(), strict=True):
-                    q.mul_(0.995).add_(p, alpha=0.005)
-
-
 def _transformer(device: str) -> None:
     """Two updates of two layers with attention, embeddings and a loss over tokens, clipped, by AdamW."""
     layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.1)
@@ -121,7 +83,7 @@ def _transformer(device: str) -> None:
         loss.item()
 
 
-@pytest.mark.parametrize("update", [_update, _soft_actor_critic, _transformer])
+@pytest.mark.parametrize("update", [_update, _transformer])
 def test_every_op_of_an_update_has_its_kernels(record: Record, update: Callable[[str], object]) -> None:
     """Each row that computes on the device names what was launched for it, with grids, and nothing is unknown."""
     update("cuda")  # libraries choose, allocate and compile at their first calls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -291,21 +290,6 @@ def test_programs_of_every_kind(record: Record, name: str) -> None:
     assert rows[0] == rows[1] or name == "scripted"  # which runs its first calls otherwise
 
 
-def test_memory_that_is_shared_with_processes(record: Record) -> None:
-    """Moving it there is no write; a write of another process is one, through memory that was handed out."""
-    with checked(record) as got:
-        shared = torch.empty(4).share_memory_()
-        shared.zero_()
-        pid = os.fork()
-        if not pid:
-            poke(shared)
-            os._exit(0)
-        os.waitpid(pid, 0)
-        shared * 2
-    [write] = got.process.link_faults
-    assert write.kind is FaultKind.WRITE and write.handed_out
-
-
 def test_compiled_functions(record: Record) -> None:
     """A region is one op, and what is made while it is compiled has no memory."""
     torch.compiler.reset()
@@ -387,24 +371,6 @@ def test_memory_that_one_side_hands_out(record: Record, engine: str, noises: tup
     first = compare(*paths).first_value
     assert (first.op, first.cause) == ("aten.mul.Tensor", Cause.UNTRACKED_WRITE)
     assert f"in {'A' if noises[0] else 'B'} its bytes are not those" in first.explanation
-
-
-def test_unwritten_memory_has_a_cause_only_where_links_are_checked(record: Record) -> None:
-    """By default it is not known that nothing wrote it."""
-
-    def program(noise: int) -> Program:
-        def run() -> None:
-            tensor = torch.empty(4)
-            fill(tensor, noise)
-            (tensor * 2).sum().item()
-
-        return run
-
-    plain = compare(*(record(program(noise)).path for noise in (0x3F, 0x40)))
-    assert plain.first.cause is Cause.UNKNOWN
-    assert any("--check-links" in command for command in plain.advice)
-    found = compare(*(record(program(noise), check_links=True).path for noise in (0x3F, 0x40)))
-    assert found.first.cause is Cause.UNTRACKED_WRITE
 
 
 def test_a_storage_table_of_checks_is_not_the_recorders(record: Record) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from torch import nn
 
 import rltrace
 from rltrace.diff import compare
-from rltrace.diff.base.model import Cause, InputsMatch
+from rltrace.diff.base.model import InputsMatch
 from rltrace.errors import UsageError
 from rltrace.trace.format.schema import Kind, Origin, RowFlag
 
@@ -75,31 +73,3 @@ def test_a_window_is_needed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="window"), rltrace.record(tmp_path / "a.zarr", verify_inputs=True):
         pass
     assert not (tmp_path / "a.zarr").exists()
-
-
-def stale(noise: int) -> Callable[[], None]:
-    """A tensor of torch's own is written by its address behind the op that wrote it, within one step."""
-
-    def program() -> None:
-        weight = torch.zeros(3).add_(1)
-        ctypes.memset(weight.data_ptr() + 4, noise, 4)
-        (weight * 2).sum()
-
-    return program
-
-
-def test_a_stale_link_is_said_to_be_one_and_settled(record: Record) -> None:
-    """A bare address cannot be followed: unknown, with the commands that settle it and name the write instead."""
-    linked = compare(*(record(stale(noise)).path for noise in (5, 6)))
-    first = linked.first
-    assert (first.op, first.cause, first.inputs_match) == ("aten.mul.Tensor", Cause.UNKNOWN, InputsMatch.UNKNOWN)
-    assert all("--steps 0:1 --until 0 --verify-inputs" in command for command in linked.advice[:2])
-    assert linked.advice[2].startswith("rltrace diff ")
-    verified = compare(*(record(stale(noise), steps=(0, 1), verify_inputs=True).path for noise in (5, 6)))
-    first = verified.first
-    assert (first.op, first.inputs_match, first.cause) == (
-        "aten.mul.Tensor",
-        InputsMatch.DIFFER,
-        Cause.UNTRACKED_WRITE,
-    )
-    assert not any("--verify-inputs" in command for command in verified.advice)
