@@ -153,23 +153,6 @@ def test_each_depth_of_a_recursion_is_a_site(record: Record) -> None:
     assert [len(row.stack) for row in rows] == [len(rows[0].stack) + i for i in range(4)]
 
 
-def test_generators_are_on_the_stack_of_their_caller(record: Record) -> None:
-    """Two drivers, two sites."""
-
-    def numbers() -> Iterator[torch.Tensor]:
-        while True:
-            yield torch.ones(1).sin()
-
-    with record.block() as got:
-        source = numbers()
-        next(source)
-        source.send(None)
-    first, second = got.named("sin")
-    assert first.line == second.line == "yield torch.ones(1).sin()"
-    assert first.stack[1]["source"] == "next(source)"
-    assert second.stack[1]["source"].startswith("source.send(None)")
-
-
 def test_code_without_source_has_names_and_no_text(record: Record) -> None:
     """``exec``, ``eval`` and compiled templates."""
     scope: dict[str, Any] = {"torch": torch}

@@ -281,37 +281,6 @@ def quantised_complex_and_narrow_tensors() -> list[Any]:
     ]
 
 
-def test_user_modes_and_hooks_compute_the_same(record: Record) -> None:
-    """A dispatch mode and a function mode of the program's own, on top of the recorder's."""
-    from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils.flop_counter import FlopCounterMode
-
-    class Doubling(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}))
-
-    class Counting(TorchFunctionMode):
-        count = 0
-
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            Counting.count += 1
-            return func(*args, **(kwargs or {}))
-
-    def program() -> list[Any]:
-        x = torch.randn(4, 4)
-        Counting.count = 0
-        with Doubling():
-            y = x @ x
-        with Counting():
-            z = (y * 2).sum()
-        with FlopCounterMode(display=False) as flops:
-            x @ x
-        return [y, z, Counting.count, flops.get_total_flops()]
-
-    assert same(record, program).count("mm") == 2
-
-
 def saved_tensor_hooks_and_anomaly_mode() -> list[Any]:
     """Packing and unpacking; detection with its own stack keeping."""
     x = torch.randn(3, requires_grad=True)

@@ -206,32 +206,6 @@ def test_cached_normals_are_part_of_the_state() -> None:
     assert generators.state_digest(generator) != generators.state_digest(other)
 
 
-def test_each_generator_has_a_digest_of_its_own(request: pytest.FixtureRequest) -> None:
-    """torch's, Python's and NumPy's: a draw moves one of them and leaves the others."""
-    import random
-
-    import numpy as np
-
-    kept = random.getstate(), np.random.get_state()
-    request.addfinalizer(lambda: (random.setstate(kept[0]), np.random.set_state(kept[1])))
-    before = generators.all_states()
-    assert generators.all_states() == before
-    draws: list[tuple[str, Callable[[], object]]] = [
-        ("python", random.random),
-        ("python", lambda: random.gauss(0, 1)),
-        ("python", lambda: random.gauss(0, 1)),  # the one that was kept
-        ("numpy", np.random.rand),
-        ("numpy", np.random.randn),
-        ("numpy", np.random.randn),
-        ("torch", lambda: torch.rand(1)),
-    ]
-    for name, draw in draws:
-        draw()
-        after = generators.all_states()
-        assert [k for k, x, y in zip(after._fields, before, after, strict=True) if x != y] == [name]
-        before = after
-
-
 def test_an_untouched_generator_is_known_as_that(request: pytest.FixtureRequest) -> None:
     """As it was when recording began: the same word in every process, until it is drawn from or seeded."""
     import random

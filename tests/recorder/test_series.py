@@ -109,21 +109,6 @@ def test_fused_optimizers_and_disabled_scalers(record: Callable[..., Recorded]) 
     assert set(series_of(off)) == {"optimizer:0/group:0/lr"}
 
 
-def test_several_optimizers_of_one_scaler(record: Callable[..., Recorded]) -> None:
-    """One update after the attempts of both; it belongs to the later one."""
-    with record.block() as got:
-        scaler = GradScaler("cpu", init_scale=4.0)
-        networks = [nn.Linear(2, 1) for _ in range(2)]
-        optimizers = [torch.optim.SGD(network.parameters(), lr=0.1) for network in networks]
-        scaler.scale(networks[0](torch.ones(2)).sum() + networks[1](torch.ones(2)).sum() * float("inf")).backward()
-        for optimizer in optimizers:
-            scaler.step(optimizer)
-        scaler.update()
-    found = series_of(got)
-    assert found["scaler:0/skipped:0"] == [(0, 0.0)] and found["scaler:0/skipped:1"] == [(1, 1.0)]
-    assert found["scaler:0/scale"] == [(1, 4.0), (1, 2.0)] and found["scaler:0/found_inf"] == [(1, 1.0)]
-
-
 def test_everything_is_restored(record: Callable[..., Recorded]) -> None:
     """After a recording, and after one that a program breaks off, the classes are what they were."""
 

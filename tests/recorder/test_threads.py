@@ -9,6 +9,7 @@ from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
+import pytest
 import torch
 from recorded import Record, Recorded
 from torch import nn
@@ -34,21 +35,26 @@ def other(got: Recorded, name: str) -> Recorded:
     return Recorded(got.path, f"rank0/main/thread:{name}")
 
 
-def test_a_threads_ops_are_in_its_own_stream(record: Record) -> None:
-    """By the name of the thread; the main stream has none of them. One that runs no op has no stream."""
+def test_a_threads_ops_are_in_its_own_stream(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name of the thread; the main stream has none of them. One that runs no op has no stream. An exception goes
+    to the thread's own hook, as unrecorded."""
 
     def work() -> None:
         torch.ones(2).cos()
+        torch.ones(2).view(3)  # raises
 
+    caught: list[type[BaseException]] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: caught.append(args.exc_type))
     with record.block() as got:
         torch.ones(2).sin()
         in_thread("actor-3", work)
         in_thread("idle", lambda: None)
         torch.ones(2).tan()
+    assert caught == [RuntimeError]
     assert names(got) == ["rank0/main", "rank0/main/thread:actor-3"]
     assert got.ops == ["ones", "sin", "ones", "tan"]
     thread = other(got, "actor-3")
-    assert thread.ops == ["ones", "cos"]
+    assert thread.ops == ["ones", "cos", "ones"]
     assert thread.one("cos").line == "torch.ones(2).cos()"
     assert thread.one("cos").stack[-1]["function"] != "run"
 
@@ -169,24 +175,6 @@ def test_a_step_made_by_a_thread_is_that_streams(record: Record) -> None:
     thread = other(got, "learner")
     assert step[Step.STREAM] == thread.stream.index
     assert step[Step.END_ROW] == sum(row.step == 0 for row in thread.rows) > 1
-
-
-def test_threads_compute_the_same_and_their_errors_are_their_own(record: Record) -> None:
-    """An exception in a thread goes to its own hook, recorded or not."""
-    caught: list[type[BaseException]] = []
-    before = threading.excepthook
-    threading.excepthook = lambda args: caught.append(args.exc_type)
-
-    def work() -> None:
-        torch.ones(2).sin()
-        torch.ones(2).view(3)
-
-    try:
-        got = record(lambda: in_thread("raising", work))
-    finally:
-        threading.excepthook = before
-    assert caught == [RuntimeError]
-    assert other(got, "raising").ops == ["ones", "sin", "ones"]
 
 
 def test_many_threads_at_once_leave_whole_streams(record: Record) -> None:

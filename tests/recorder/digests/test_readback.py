@@ -144,31 +144,6 @@ def test_threads_put_while_another_settles() -> None:
     assert sum(words for _, words in accelerator.copies) > 600 * 10
 
 
-def test_a_capture_begins_when_no_thread_waits_for_the_device() -> None:
-    """The gate: who is inside is waited for, who comes later is turned away, until the capture has ended."""
-    gate = ReadBack({}).gate
-    began = threading.Event()
-
-    def capture() -> None:
-        gate.shut()
-        began.set()
-
-    with gate.inside() as may:
-        assert may
-        thread = threading.Thread(target=capture)
-        thread.start()
-        while not gate.is_shut:
-            pass
-        assert not began.is_set()
-        with gate.inside() as another:
-            assert not another
-    thread.join()
-    assert began.is_set()
-    gate.open()
-    with gate.inside() as may:
-        assert may
-
-
 def test_a_capture_begins_only_after_the_work_of_another_thread_is_enqueued() -> None:
     """A thread that is about to capture waits for one that is between the check and its last call to the device."""
     accelerator = HostAccelerator()
