@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import parse
 
@@ -21,6 +21,7 @@ def test_an_element() -> None:
     assert render(StyleSheet("a > b {}")) == "<style>a > b {}</style>"
 
 
+@settings(max_examples=30)
 @given(st.text(), st.text())
 def test_any_text_is_text(text: str, value: str) -> None:
     """Whatever it is, it comes out as text and as nothing else."""
