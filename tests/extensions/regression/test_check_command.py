@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import os
-import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ from programs import recorded, training
 
 from rltrace.commands.main import main
 from rltrace.trace.read.reader import open_trace
-
-RLTRACE = Path(sys.executable).parent / "rltrace"
 
 PROGRAM = """
 import os
@@ -42,25 +41,34 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def check(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    line = [str(RLTRACE), "check", *options, "--", sys.executable, "train.py"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)
+@dataclass(frozen=True)
+class Checked:
+    status: int
+    out: str
+    err: str
+
+
+def check(folder: Path, *options: str) -> Checked:
+    """``rltrace check`` of the program in a folder, within this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(["check", *options, "--", sys.executable, "train.py"])
+    return Checked(status, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Checked]:
     """Three runs of the program and one hardly recorded, and where that was asked for."""
     folder = tmp_path_factory.mktemp("checked")
     (folder / "train.py").write_text(PROGRAM)
     return folder, check(folder, "-n", "3", "--jobs", "2", "-o", "out", "--format", "json")
 
 
-def test_runs_that_diverge(checked: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_runs_that_diverge(checked: tuple[Path, Checked]) -> None:
     """Three runs and one hardly recorded, each where no other left anything: one of them diverges, by its argument."""
     folder, result = checked
-    assert result.returncode == 1, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)
+    assert result.status == 1, result.err
+    found: dict[str, Any] = json.loads(result.out)
     assert (found["verdict"], found["groups"]) == ("diverged", [[1, 2], [3]])
     finding = found["tree"]["finding"]
     assert (finding["cause"], finding["op"], finding["step"]) == ("arguments", "aten.mul.Tensor", 1)
@@ -73,7 +81,7 @@ def test_runs_that_diverge(checked: tuple[Path, subprocess.CompletedProcess[str]
     assert not (folder / "out" / "folders").exists()
 
 
-def test_a_trace_names_the_folder_it_is_of(checked: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_a_trace_names_the_folder_it_is_of(checked: tuple[Path, Checked]) -> None:
     """Commands that are made from such a trace run in the program's own folder, not in a copy that is gone."""
     folder, _ = checked
     traces = (folder / "out").glob("run-*.zarr")
@@ -88,18 +96,18 @@ def test_no_more_traces_are_on_the_disk_than_groups_and_the_run_at_work(folder: 
     )
     program.write_text(program.read_text().replace("if odd and step == 1", "if False"))
     result = check(folder, "-n", "3", "--no-control", "-o", "out")
-    assert result.returncode == 0, result.stdout
+    assert result.status == 0, result.out
     assert [path.name for path in (folder / "out").glob("run-*.zarr")] == ["run-1.zarr"]
     printed = [(folder / "out" / f"run-{number}.out").read_text().split()[-1] for number in range(1, 4)]
     assert printed == ["1", "2", "2"]
-    assert "run 3 ended with status 0, 28 ops; the same values as run 1" in result.stderr
-    assert "; identical to run 1" in result.stderr
+    assert "run 3 ended with status 0, 28 ops; the same values as run 1" in result.err
+    assert "; identical to run 1" in result.err
 
 
 def test_in_place(folder: Path) -> None:
     """Where it is: what one run left, the next one finds; and a run that fails is said to have."""
     result = check(folder, "-n", "2", "--in-place", "--no-control", "-o", "out")
-    assert "ended with status 1" in result.stdout
+    assert "ended with status 1" in result.out
     assert "another run was here" in (folder / "out" / "run-2.out").read_text()
 
 
