@@ -35,17 +35,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def script(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run it where torch and NumPy are installed, and rltrace is not."""
-    blocked = folder / "blocked"
+@pytest.fixture
+def without_rltrace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs find torch and NumPy, and not rltrace."""
+    blocked = tmp_path / "blocked"
     for name in ("rltrace", "xxhash", "zarr"):
-        (blocked / name).mkdir(parents=True, exist_ok=True)
+        (blocked / name).mkdir(parents=True)
         (blocked / name / "__init__.py").write_text("raise ImportError('not here')")
-    environment = {**os.environ, "PYTHONPATH": str(blocked), **variables}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    monkeypatch.setenv("PYTHONPATH", str(blocked))
 
 
+def script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "out/repro.py", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.usefixtures("without_rltrace")
 def test_the_script_runs_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It gives A's digest without rltrace; settings that act at the start of a process act; bfloat16 comes through."""
     assert main(["repro", "a.zarr", "--at", "op=exp,nth=1", "-o", "out"]) == 0
@@ -64,7 +68,7 @@ def test_the_script_runs_alone(folder: Path, capsys: pytest.CaptureFixture[str])
     assert "in softmax" in text
     more = ["--set", "cudnn.benchmark=on", "--set", "CUBLAS_WORKSPACE_CONFIG=:16:8", "--set", "sdp=math"]
     more += ["--tf32", "on", "--alignment", "16"]
-    done = script(folder, "out/repro.py", "--json", "--times", "3", "--cpu-capability", "default", *more)
+    done = script("--json", "--times", "3", "--cpu-capability", "default", *more)
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout)
     switches = {"cudnn.benchmark": True, "deterministic_algorithms": False, "sdp": "math", "tf32": True}
@@ -85,7 +89,7 @@ def test_another_run_s_result_is_shown_beside_it(folder: Path) -> None:
     assert text.count(digest) == 2
     changed = text.replace(digest, "0" * 16, 1)
     Path("out/repro.py").write_text(changed.replace(digest, "1" * 16))
-    done = script(folder, "out/repro.py", "--times", "2", "--threads", "1", "--deterministic", "--as", "b")
+    done = script("--times", "2", "--threads", "1", "--deterministic", "--as", "b")
     lines = done.stdout.splitlines()
     assert lines[0] == "aten._softmax.default"
     assert "1 thread, torch" in lines[1]

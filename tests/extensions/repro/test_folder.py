@@ -82,7 +82,7 @@ def test_the_script_runs_alone(step: Recorded, tmp_path: Path, capsys: pytest.Ca
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     calls = calls_of(tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, f"BITWISE  {len(calls)} ops: the recorded bits\n"), done.stderr
-    again = subprocess.run([*command, "--json", "--times", "2"], env=environment, capture_output=True, text=True)
+    again = subprocess.run([*command, "--json", "--times", "2"], capture_output=True, text=True)
     found = json.loads(again.stdout)
     assert (found["op"], found["repeats"]) == ("Sequential.1", True)
     assert [(one["count"], one["of"]) for one in found["results"]] == [(2, ["a"])]
