@@ -48,23 +48,27 @@ def small_trace(path: Path, **facts: str) -> Path:
     return builder.finish()
 
 
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program of the process that makes the calls."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(kernel_queries, "WORKER", "worker")
+    return tmp_path / "worker.py"
+
+
 @pytest.mark.parametrize(("deadly", "left_out"), [((), 0), ((1,), 1), ((0, 2), 2)])
 def test_a_call_that_ends_the_process_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadly: tuple[int, ...], left_out: int
+    tmp_path: Path, worker: Path, deadly: tuple[int, ...], left_out: int
 ) -> None:
     """The others are asked for all the same."""
-    (tmp_path / "dying.py").write_text(DYING.replace("DEADLY", repr(deadly)))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(kernel_queries, "WORKER", "dying")
+    worker.write_text(DYING.replace("DEADLY", repr(deadly)))
     found = query_kernels(small_trace(tmp_path / "a.zarr"))
     assert (found.calls, found.unknown) == (3, {"left out": left_out})
 
 
-def test_one_that_never_comes_to_an_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_never_comes_to_an_answer_is_told(tmp_path: Path, worker: Path) -> None:
     """Nothing is written then, and why is said."""
-    (tmp_path / "dying.py").write_text("raise SystemExit('no torch here')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(kernel_queries, "WORKER", "dying")
+    worker.write_text("raise SystemExit('no torch here')")
     path = small_trace(tmp_path / "a.zarr")
     before = (path / JOURNAL).read_bytes()
     with pytest.raises(RecordError, match="no torch here"):
@@ -72,11 +76,12 @@ def test_one_that_never_comes_to_an_answer_is_told(tmp_path: Path, monkeypatch: 
     assert (path / JOURNAL).read_bytes() == before
 
 
-def test_only_the_machine_of_the_recording_may_answer(tmp_path: Path) -> None:
+def test_only_the_machine_of_the_recording_may_answer(tmp_path: Path, worker: Path) -> None:
     """What would run on another processor is no evidence of what ran: refused, and nothing is written."""
+    worker.write_text(DYING.replace("DEADLY", "()").replace('"facts": {}', '"facts": {"host.cpu": "Intel 8086"}'))
     path = small_trace(tmp_path / "a.zarr", **{"host.cpu": "Zilog Z80"})
     before = (path / JOURNAL).read_bytes()
-    with pytest.raises(UsageError, match=r"host\.cpu is Zilog Z80; here it is"):
+    with pytest.raises(UsageError, match=r"host\.cpu is Zilog Z80; here it is Intel 8086"):
         query_kernels(path)
     assert (path / JOURNAL).read_bytes() == before
     assert open_trace(path).processes[0].library_reports is None
