@@ -215,19 +215,12 @@ COLLECTIVES: dict[str, tuple[Callable[[Any], object], Any, Any, str, str]] = {
         "allreduce_(float32[2], reduce_op=SUM)",
         "allreduce_(float32[2], reduce_op=AVG)",
     ),
-    "root of a broadcast": (
+    "root": (
         lambda src: distributed.broadcast(torch.ones(2), src=src),
         0,
         2,
         "broadcast_(float32[2], root_rank=2, root_tensor=0)",
         "broadcast_(float32[2], root_rank=0, root_tensor=0)",
-    ),
-    "root of a reduction": (
-        lambda dst: distributed.reduce(torch.ones(2), dst=dst),
-        1,
-        0,
-        "reduce_(float32[2], reduce_op=SUM, root_rank=0, root_tensor=0)",
-        "reduce_(float32[2], reduce_op=SUM, root_rank=1, root_tensor=0)",
     ),
     "sender": (
         lambda src: distributed.recv(torch.ones(2), src=src),
