@@ -496,6 +496,6 @@ def test_a_run_that_ends_early(both: Both) -> None:
 
 def test_programs_that_have_nothing_in_common(both: Both) -> None:
     """No op is blamed."""
-    comparison = both(training(), SIMULATOR.format(odd=None), each=True)
+    comparison = both(training(), SIMULATOR.format(odd=None))
     assert comparison.verdict is Verdict.UNKNOWN
     assert "different programs" in comparison.why

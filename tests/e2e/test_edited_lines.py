@@ -14,8 +14,6 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "edited_lines.py"
 @pytest.mark.parametrize("program", ["critic.py", "resumed.py"])
 def test_what_is_found_of_fixed_changes(cli: Any, program: str) -> None:
     """By a log of every op that knows nothing of rltrace; no cause that it contradicts, and no UNKNOWN."""
-    result = cli.run(
-        sys.executable, BENCHMARK, "--only", f"programs/{program}", "--mutants", 12, "--folder", cli.folder
-    )
+    result = cli.run(sys.executable, BENCHMARK, "--only", f"programs/{program}", "--mutants", 6, "--folder", cli.folder)
     assert result.returncode == 0, result.stdout + result.stderr
     assert " mutants that compute something else: " in result.stdout

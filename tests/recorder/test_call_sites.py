@@ -284,41 +284,6 @@ def test_backward_has_the_stack_of_the_call_that_started_it(record: Record) -> N
     assert by_grad.line.startswith("torch.autograd.grad(")
 
 
-def test_hooks_in_backward_have_their_own_frame_on_top(record: Record) -> None:
-    """A tensor hook of the program, called by the engine."""
-
-    def hook(gradient: torch.Tensor) -> torch.Tensor:
-        return gradient.tan()
-
-    with record.block() as got:
-        x = torch.ones(2, requires_grad=True)
-        x.register_hook(hook)
-        x.sum().backward()
-    row = got.one("tan")
-    assert [f["source"] for f in row.stack[:2]] == ["return gradient.tan()", "x.sum().backward()"]
-
-
-def test_sites_are_alike_with_and_without_modules_around(record: Record) -> None:
-    """Anchors shorten the walk; the stack they stand for is whole."""
-
-    class Layer(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return work(x)
-
-    def work(x: torch.Tensor) -> torch.Tensor:
-        return x.sin()
-
-    with record.block() as got:
-        net = nn.Sequential(Layer(), Layer())
-        net(torch.ones(1))
-        Layer().forward(torch.ones(1))
-    first, second, third = got.named("sin")
-    assert [f["function"].split(".")[-1] for f in first.stack[:2]] == ["work", "forward"]
-    assert first.stack[2]["source"] == "net(torch.ones(1))"
-    assert first.site_key == second.site_key
-    assert third.stack[2]["source"] == "Layer().forward(torch.ones(1))"
-
-
 def test_frames_are_let_go(record: Record) -> None:
     """A frame that is held would hold the program's tensors."""
     dead: list[bool] = []

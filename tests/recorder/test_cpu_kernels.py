@@ -75,8 +75,3 @@ def test_the_table_of_libraries(op: str, library: str) -> None:
     """By the op's name, custom and higher-order ops included."""
     found = Kernels(Tables()).library(op)
     assert found in ({"MKL", "BLAS"} if library == "BLAS" else {library, "ATen"} if library == "oneDNN" else {library})
-
-
-def test_other_devices_are_named(record: Record) -> None:
-    """The device alone, so far."""
-    assert record(lambda: torch.ones(3, device="meta") + 1).one("add").kernel == {"device": "meta"}

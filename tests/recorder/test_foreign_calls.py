@@ -343,27 +343,6 @@ def test_state_of_an_object(record: Record, imported: Any, ticks: bool, use: Any
     assert (found.op, found.cause) == (op, cause)
 
 
-def test_memory_that_a_c_function_keeps(record: Record, libraries: Any) -> None:
-    """It may write it when it is called without it: that is a write by no op, not the kernel that reads it."""
-    library = toy(libraries())
-
-    def program(factor: float) -> Callable[[], None]:
-        def run() -> None:
-            x = torch.ones(4)
-            address = x.data_ptr()
-            library.scale(address, address, 4, 1.0)
-            write = ctypes.cast(library.scale, ctypes.c_void_p).value
-            assert write is not None
-            as_another = ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int64, ctypes.c_float)
-            as_another(write)(address, address, 4, factor)
-            x @ x
-
-        return run
-
-    found = first(record, program(1.0), program(2.0))
-    assert (found.op, found.cause) == ("aten.dot.default", Cause.UNTRACKED_WRITE)
-
-
 def test_functions_are_as_they_were(record: Record, libraries: Any, imported: Any) -> None:
     """While it is recorded a function of an extension shows its name, and afterwards nothing is replaced."""
     library, before = toy(libraries()), torch.Tensor.data_ptr

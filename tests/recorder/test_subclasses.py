@@ -12,8 +12,6 @@ import torch
 from recorded import Record
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import rltrace
-
 
 class Plain(torch.Tensor):
     """With torch's own constructor."""
@@ -126,16 +124,6 @@ def test_its_memory_is_followed(record: Record) -> None:
     assert got.one("exp").marked
 
 
-def test_two_runs_of_it_are_identical(record: Record) -> None:
-    """Nothing about making one differs from run to run."""
-
-    def program() -> None:
-        for way in WAYS.values():
-            way().sum()
-
-    assert record(program).chains == record(program).chains
-
-
 def test_a_forked_child_makes_them_too(record: Record) -> None:
     """The mode it inherits is silent, and still there."""
     with record.block():
@@ -179,12 +167,3 @@ def test_the_compiler_finds_its_own_constructor(record: Record) -> None:
     kept: list[object] = []
     record(lambda: kept.append(lookup()))
     assert kept == [torch.Tensor.__new__]
-
-
-def test_rows_of_a_window_leave_it_in_place(record: Record) -> None:
-    """Before, in and after a window of steps."""
-    with record.block(steps=(1, 2)):
-        for _ in range(3):
-            assert type(Plain([1.0])) is Plain
-            assert type(Quiet(torch.ones(1))) is Quiet
-            rltrace.step()

@@ -298,24 +298,6 @@ def test_handing_out_is_torchs_own_again_after_recording(record: Record) -> None
     assert ({**vars(torch.Tensor)}, {**vars(torch.UntypedStorage)}) == before
 
 
-def test_an_alias_written_inside_a_window(record: Record) -> None:
-    """A parameter from before the window, changed within it and read through a transpose first."""
-
-    def train(noise: int) -> None:
-        parameter = nn.Parameter(torch.ones(2, 2))
-        optimizer = torch.optim.SGD([parameter], lr=0.1)
-        for step in range(3):
-            parameter.square().sum().backward()
-            optimizer.step()
-            if step == 1:
-                poke(parameter, noise)
-            parameter.t() * 2
-
-    paths = [record(lambda noise=noise: train(noise), steps=(2, 3)).path for noise in (5, 6)]
-    first = compare(*paths).first
-    assert (first.op, first.cause) == ("aten.mul.Tensor", Cause.UNTRACKED_WRITE)
-
-
 def test_a_windows_opening_rows_are_what_later_rows_lead_to(record: Record) -> None:
     """A parameter's first reader, through whatever view, is linked to the row that says what the window began with."""
     with record.block(steps=(1, 3)) as got:

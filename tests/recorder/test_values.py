@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable
 from itertools import pairwise
@@ -282,30 +281,6 @@ def test_a_selector_records_what_it_finds(tmp_path_factory: pytest.TempPathFacto
         assert len(process.values.inputs(0, row)) == len(read)
         found.add(row)
     assert set(process.values.index[:, ValueIndex.ROW].tolist()) <= found
-
-
-def test_threads_record_into_their_own_streams(record: Record) -> None:
-    """Values of two threads at once: each row's are there."""
-
-    def work(number: int) -> None:
-        for i in range(200):
-            torch.full((30,), float(number * 1000 + i)) + 1
-
-    with record.block(values="op=add") as found:
-        threads = [threading.Thread(target=work, args=(n,), name=f"t{n}") for n in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        torch.zeros(1)
-    process = found.process
-    assert len(process.streams) == 4
-    assert len(process.values) == 600
-    for stream in process.streams[1:]:
-        rows = stream.read(0, stream.rows)
-        assert all(
-            process.values.get(digest) for row in range(len(rows)) for digest in rows.outputs(row)[:1] if row % 2
-        )
 
 
 def test_no_tensor_is_held_and_no_version_moves(record: Record) -> None:

@@ -38,12 +38,6 @@ def test_extreme_pages_have_the_digest_of_the_library(fill: int) -> None:
         assert page_digests(page, seed).tolist() == [signed(digest_buffer(page.numpy(), seed))]
 
 
-def test_pages_do_not_disturb_one_another() -> None:
-    """Many pages at once have the digests that each has alone."""
-    pages = torch.from_numpy(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (7, PAGE_BYTES // 8)))
-    assert page_digests(pages, 5).tolist() == [page_digests(page.view(1, -1), 5).item() for page in pages]
-
-
 @given(factors=st.lists(st.tuples(SEEDS, SEEDS), max_size=20))
 @settings(max_examples=50, deadline=None)
 def test_products_are_folded_with_every_carry(factors: list[tuple[int, int]]) -> None:

@@ -45,30 +45,24 @@ def test_a_seed_is_recorded_and_whose_space_it_is(record: Record) -> None:
 
 
 def test_an_unseeded_space_says_so_when_it_is_first_sampled_from(record: Record) -> None:
-    """Once, at the program's own line, and with another state in every run, which is evidence."""
+    """Once, at the program's own line, and with another state in every run, which is evidence; also one of parts."""
 
     def program() -> None:
         env = made()
         env.action_space.sample()
         env.action_space.sample()
-
-    runs = [record(program) for _ in range(2)]
-    (first,), (second,) = (events(run, SEEDS) for run in runs)
-    assert (first.what, first.cells["seed"], first.row.line) == ("action space", NONE, "env.action_space.sample()")
-    assert first.compared == second.compared
-    assert first.cells["state"] != second.cells["state"]
-    assert runs[0].chains == runs[1].chains
-
-
-def test_an_unseeded_space_of_several_parts_is_recorded_once(record: Record) -> None:
-    def program() -> None:
         space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(99), "b": gymnasium.spaces.Discrete(9)})
         space.sample()
         space.sample()
 
-    (first,), (second,) = (events(record(program), SEEDS) for _ in range(2))
-    assert (first.what, first.owner, first.cells["seed"]) == ("a space", "Dict", NONE)
-    assert 0 != first.cells["state"] != second.cells["state"] != 0
+    runs = [record(program) for _ in range(2)]
+    (first, parts), (second, others) = (events(run, SEEDS) for run in runs)
+    assert (parts.what, parts.owner, parts.cells["seed"]) == ("a space", "Dict", NONE)
+    assert 0 != parts.cells["state"] != others.cells["state"] != 0
+    assert (first.what, first.cells["seed"], first.row.line) == ("action space", NONE, "env.action_space.sample()")
+    assert first.compared == second.compared
+    assert first.cells["state"] != second.cells["state"]
+    assert runs[0].chains == runs[1].chains
 
 
 def test_spaces_of_vectors_of_wrappers_and_of_several_parts(record: Record) -> None:
