@@ -395,6 +395,32 @@ def test_a_buffer_that_a_simulator_rewrites(both: Both) -> None:
     assert comparison.first == found
 
 
+CHOICE = """
+import numpy as np
+import torch
+ODD = {odd}
+weight = torch.nn.Parameter(torch.zeros(3))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for update in range(5):
+    scores = torch.as_tensor(np.float32([update % 3 == k for k in range(3)]) * (2 if update == ODD else 1))
+    chosen = scores.argmax()
+    loss = (weight[chosen] - 1).pow(2)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+
+
+def test_values_that_become_equal_again(both: Both) -> None:
+    """Other scores, the same choice: found at the scores, and no logged scalar differs."""
+    comparison = both(CHOICE.format(odd=-1), CHOICE.format(odd=2))
+    found = value_of(comparison)
+    assert summary(found) == (Cause.OUTSIDE, "aten.argmax.default", 2, "chosen = scores.argmax()")
+    assert [pair.a == pair.b for pair in found.outputs] == [True]
+    assert comparison.curves == ()
+
+
 def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
     """What a file brought in comes from outside, at the line that loads it."""
     for name, number in (("a.pt", 0.5), ("b.pt", 0.25)):
