@@ -80,12 +80,14 @@ class CommandLine:
         line = ["record", "--quiet", "-o", trace, *options, "--", sys.executable, PROGRAMS / program]
         return self.rltrace(*line, setting=setting)
 
-    def record_ranks(self, trace: str, ranks: int, options: Sequence[object], *command: object) -> None:
+    def record_ranks(
+        self, trace: str, ranks: int, options: Sequence[object], *command: object, **variables: str
+    ) -> None:
         """Record a command once for each rank, started by a shell; they meet at a port that is free."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **variables}
         started = " & ".join(f"RANK={rank} {' '.join(map(str, command))}" for rank in reversed(range(ranks)))
         line = ["record", "--quiet", *options, "-o", trace, "--", "sh", "-c", f"{started}; wait"]
         result = self.rltrace(*line, **where)
@@ -96,10 +98,6 @@ class CommandLine:
         shown = [self.record("a.zarr", program), self.record("b.zarr", program, setting=setting)]
         assert [result.returncode for result in shown] == [0, 0], [result.stderr for result in shown]
         return shown[0].stdout, shown[1].stdout
-
-    def report(self) -> str:
-        """What a person reads of ``a.zarr`` and ``b.zarr``, its lines joined again where they were wrapped."""
-        return " ".join(self.rltrace("diff", "a.zarr", "b.zarr").stdout.split())
 
     def place(self, program: str, function: str, source: str) -> dict[str, object]:
         """The site of a finding at this line of one of the programs."""

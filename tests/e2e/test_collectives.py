@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from rltrace.trace.read.reader import Trace, open_trace
 
 PROGRAM = Path(__file__).parent / "programs" / "collectives.py"
 RLTRACE = Path(sys.executable).parent / "rltrace"
-STEPS, CHANGED_AT = 3, 1
+STEPS, CHANGED_AT = 2, 1
 
 RECEIVED = {
     "fsdp": "c10d._reduce_scatter_base_.default",
@@ -41,11 +40,8 @@ RECEIVED = {
 }
 """By the way of training, in the order of the program: the collective that brings the other rank the difference."""
 
-PLANTED = {(0, "op"): "0-op", (1, "value"): "1-value"}
-"""Traces with a difference on one rank: an op more, or another number."""
-
-RERUN = "1-value"
-"""The one that rank 0 runs again."""
+PLANTED = {way: ((1, Cause.ARGUMENTS), (0, Cause.CONTROL_FLOW))[number % 2] for number, way in enumerate(RECEIVED)}
+"""By the way: the rank that computes with another number, or runs an op more, in ``changed.zarr``."""
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="this build of torch has no torch.distributed")
 
@@ -60,7 +56,7 @@ class Rerun:
 
 @dataclass(frozen=True)
 class Runs:
-    """The program recorded twice as it is, and with a difference in every way of training, on either rank."""
+    """The program recorded twice as it is, and with a difference in every way of training, on one of the ranks."""
 
     folder: Path
 
@@ -77,10 +73,10 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def rerun(runs: Runs) -> Rerun:
-    """Rank 0 of a run that received a difference from rank 1, run again by the program without rank 1."""
+    """Rank 0 of a run that received differences from rank 1, run again by the program without rank 1."""
     again = runs.folder / "again.zarr"
-    command = [sys.executable, str(PROGRAM), "1", "value"]
-    words = ["rerun", runs.folder / f"{RERUN}.zarr", "--process", "rank0/main", "-o", again, "--format", "json", "--"]
+    command = [sys.executable, str(PROGRAM), "changed"]
+    words = ["rerun", runs.folder / "changed.zarr", "--process", "rank0/main", "-o", again, "--format", "json", "--"]
     result = subprocess.run([RLTRACE, *words, *command], capture_output=True, text=True, check=False)
     return Rerun(again, result)
 
@@ -88,17 +84,14 @@ def rerun(runs: Runs) -> Rerun:
 @pytest.fixture(scope="module")
 def runs(new_cli: Callable[[], Any]) -> Runs:
     cli = new_cli()
-    for name, *planted in (["a"], ["b"], *([name, *map(str, how)] for how, name in PLANTED.items())):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        ranks = [f"RANK={rank} {sys.executable} {PROGRAM} {' '.join(planted)}" for rank in (0, 1)]
-        command = f"{ranks[1]} & other=$!; {ranks[0]} && wait $other"
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-        where["MALLOC_PERTURB_"] = "17" if name == "a" else "66"  # what empty memory holds
-        checks = {"b": ("--check-links", "--rerunnable", "all"), RERUN: ("--rerunnable", "all")}.get(name, ())
-        result = cli.rltrace("record", "--quiet", *checks, "-o", f"{name}.zarr", "--", "sh", "-c", command, **where)
-        assert result.returncode == 0, result.stderr
+    for name, options in (
+        ("a", ()),
+        ("b", ("--check-links", "--rerunnable", "all")),
+        ("changed", ("--rerunnable", "all")),
+    ):
+        planted = "changed" if name == "changed" else ""
+        memory = "17" if name == "a" else "66"  # what empty memory holds
+        cli.record_ranks(f"{name}.zarr", 2, options, sys.executable, PROGRAM, planted, MALLOC_PERTURB_=memory)
     return Runs(cli.folder)
 
 
@@ -117,10 +110,9 @@ def test_every_write_is_a_row(runs: Runs) -> None:
         assert {fault.kind for fault in process.link_faults} == {FaultKind.CALL}, "DDP fills what it broadcasts"
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_is_run_again_alone(runs: Runs, rank: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_is_run_again_alone(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     """Every op of every way gives the recorded bits without the other rank, on what collectives left in memory."""
-    status = main(["rerun", str(runs.folder / "b.zarr"), "--process", f"rank{rank}/main", "--format", "json"])
+    status = main(["rerun", str(runs.folder / "b.zarr"), "--process", "rank1/main", "--format", "json"])
     result = json.loads(capsys.readouterr().out)
     assert (status, result["bitwise"], result["first"]) == (0, True, None), result["first"]
     assert result["ops"] > 1_000
@@ -147,17 +139,16 @@ def test_a_rerun_names_the_collective_that_brought_a_difference(runs: Runs, reru
     assert (first.cause, first.received.op) == (Cause.OUTSIDE, RECEIVED[way])
 
 
-@pytest.mark.parametrize(("rank", "how"), PLANTED)
 @pytest.mark.parametrize("way", RECEIVED)
-def test_the_origin_is_named_and_the_other_rank_received_it(runs: Runs, way: str, rank: int, how: str) -> None:
+def test_the_origin_is_named_and_the_other_rank_received_it(runs: Runs, way: str) -> None:
     """The headline is the planted op, on its rank; the other's first difference came with a collective."""
-    found = runs.compare(PLANTED[rank, how], way)
+    found, (rank, cause) = runs.compare("changed", way), PLANTED[way]
     assert found.verdict is Verdict.DIVERGED
     assert found.unordered == ()
     first = found.first
     assert first is not None and first == found.decisive
     assert (first.stream, first.op) == (f"rank{rank}/main/thread:{way}", "aten.mul.Tensor")
-    assert first.cause is (Cause.CONTROL_FLOW if how == "op" else Cause.ARGUMENTS)
+    assert first.cause is cause
     assert first.step == STEPS * list(RECEIVED).index(way) + CHANGED_AT
     (later,) = found.later
     assert (later.stream, later.cause) == (f"rank{1 - rank}/main/thread:{way}", Cause.OUTSIDE)

@@ -1,7 +1,7 @@
 """Two ranks that train together in one way after the other, STEPS optimizer steps each.
 
-``RANK=0 … collectives.py [RANK op|value]``: in step CHANGED_AT of each way that rank runs an op more, or on another
-number.
+``RANK=0 … collectives.py [changed]``: in step CHANGED_AT of each way, in turn, rank 1 computes with another number, or
+rank 0 runs an op more.
 """
 
 import os
@@ -13,16 +13,17 @@ import torch
 from torch import distributed, nn
 from torch.distributed import _functional_collectives as functional
 
-CHANGED_RANK, HOW = (*sys.argv[1:], "-1", "")[:2]
-STEPS, CHANGED_AT = 3, 1
+CHANGED = sys.argv[1:] == ["changed"]
+STEPS, CHANGED_AT = 2, 1
 RANK, WORLD = int(os.environ["RANK"]), 2
 
 
 def planted(tensor: torch.Tensor, step: int) -> torch.Tensor:
-    """A batch, or a parameter: as it is, or with the difference."""
-    here = int(CHANGED_RANK) == RANK and step == CHANGED_AT
-    tensor = tensor * (1.001 if here and HOW == "value" else 1.0)
-    return tensor * 1.001 if here and HOW == "op" else tensor
+    """A batch, or a parameter: as it is, or with the difference of this way."""
+    rank, how = ((1, "value"), (0, "op"))[[way.__name__ for way in WAYS].index(threading.current_thread().name) % 2]
+    here = CHANGED and rank == RANK and step == CHANGED_AT
+    tensor = tensor * (1.001 if here and how == "value" else 1.0)
+    return tensor * 1.001 if here and how == "op" else tensor
 
 
 def mlp() -> nn.Module:
