@@ -187,7 +187,7 @@ def test_ctrl_c_at_every_statement(tmp_path: Path) -> None:
         with rltrace.record(tmp_path / "all.zarr"):
             lines = program(0)
         assert lines > 60
-        for n in range(1, lines + 1, 3):
+        for n in range(1, lines + 1, 7):
             path = tmp_path / f"{n}.zarr"
             with rltrace.record(path):
                 program(n)
