@@ -101,11 +101,9 @@ def compared(cli: Any, name: str, text: str, *arguments: str, setting: str) -> M
 @pytest.mark.parametrize(
     ("method", "way"),
     [
-        ("fork", "pipe"),
         ("fork", "queue"),
         ("fork", "file"),
-        ("spawn", "pipe"),
-        ("forkserver", "queue"),
+        ("forkserver", "pipe"),
         ("spawn", "one-way"),
     ],
 )

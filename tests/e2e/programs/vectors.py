@@ -7,7 +7,7 @@ imports this file anew does without.
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv
 
-METHODS = "fork", "spawn", "forkserver"
+METHODS = "fork", "spawn"
 
 
 def make() -> gymnasium.Env:
