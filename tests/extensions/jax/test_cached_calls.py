@@ -1,24 +1,13 @@
-"""Calls whose executables JAX's cache keeps: what the program sees of it, and that their rows are those of other calls.
-
-JAX is never imported here: it starts threads, after which no other test of this process could fork.
-"""
+"""Calls whose executables JAX's cache keeps: what the program sees, and that their rows are those of other calls."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
+from jax_programs import JaxPrograms
 
 from rltrace.trace.format.schema import Column, Origin
-from rltrace.trace.read.reader import Trace, open_trace
-
-if importlib.util.find_spec("jax") is None:
-    pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
 
 CALLS = """
 import copy, sys, threading, weakref
@@ -79,12 +68,13 @@ smaller = lambda w, g, *, by=2: jax.tree.map(lambda a, b: a - b / by, w, g)
 less = jax.jit(smaller, donate_argnums=0, static_argnames="by")
 named = jax.jit(lambda n, v, w: (v + n, w * scale), static_argnums=0, donate_argnames=("v", "w"))
 weights, own = {"a": scaled(x), "b": jnp.ones(2)}, jnp.asarray(np.ones(4, np.float32))
+renewed = jax.jit(lambda k: jax.random.split(k)[1], donate_argnums=0)
 for n in range(6):  # given away: what the call before returned, what another one did, what JAX did not compute
     weights = less(weights, {"a": x, "b": x[:2]})
     show(less(scaled(x), x), less(jax.device_put(batch), x), less(jnp.asarray(batch), g=x, by=2 + n % 2), weights)
     own, other = named(n % 2, own, w=scaled(x) if n % 2 else jax.device_put(batch))
     show(give(v) if (v := scaled(other)) is not None else v, v.is_deleted(), jax.vmap(give)(jnp.ones((2, 3))))
-    key = jax.jit(lambda k: jax.random.split(k)[1], donate_argnums=0)(key)
+    key = renewed(key)
     for v in scaled(x), v:
         try:
             show(give(v))
@@ -165,28 +155,14 @@ print(x)
 """
 
 
-def run(folder: Path, *command: str) -> list[str]:
-    """The lines on standard output of a command that succeeds."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
-    assert not ended.returncode, ended.stderr
-    return ended.stdout.splitlines()
-
-
-def recorded(folder: Path, name: str, *options: str) -> tuple[list[str], Trace]:
-    command = sys.executable, "-m", "rltrace", "record", "--quiet", "-o", f"{name}.zarr", *options, "--"
-    return run(folder, *command, sys.executable, "calls.py"), open_trace(folder / f"{name}.zarr")
-
-
-@pytest.mark.usefixtures("new_processes")
 def test_cached_calls_are_seen_as_all_others(tmp_path: Path) -> None:
     """The program prints what it does unrecorded, and each row is, cell by cell, that of a call that Python serves."""
-    (tmp_path / "calls.py").write_text(CALLS)
-    plain = run(tmp_path, sys.executable, "calls.py")
-    printed, cached = recorded(tmp_path, "cached")
-    others_printed, others = recorded(tmp_path, "others", "--values", "op=nothing")
-    assert printed[:-1] == others_printed[:-1] == plain[:-1]
-    assert [lines[-1] for lines in (plain, others_printed, printed)] == ["0", "18", "0"], "calls that go through Python"
+    programs = JaxPrograms(tmp_path, {"calls": CALLS})
+    cached = programs.recorded("cached", "calls")
+    others = programs.recorded("others", "calls", options=("--values", "op=nothing"))
+    lines = [text.splitlines() for text in (programs.plain("calls"), *programs.printed.values())]
+    assert lines[0][:-1] == lines[1][:-1] == lines[2][:-1]
+    assert [each[-1] for each in lines] == ["0", "0", "18"], "calls that go through Python"
     assert [trace.processes[0].state for trace in (cached, others)] == ["complete"] * 2
     assert len(cached.processes[0].streams) == 2
     for stream, other in zip(cached.processes[0].streams, others.processes[0].streams, strict=True):
@@ -198,9 +174,9 @@ def test_cached_calls_are_seen_as_all_others(tmp_path: Path) -> None:
 
 def test_what_nodes_of_results_call_has_these_as_producer(tmp_path: Path) -> None:
     """Where a class of the program is made of results, a function that it calls reads those of a recorded row."""
-    (tmp_path / "calls.py").write_text(NODES)
-    printed, trace = recorded(tmp_path, "nodes")
-    assert printed == run(tmp_path, sys.executable, "calls.py")
+    programs = JaxPrograms(tmp_path, {"nodes": NODES})
+    trace = programs.recorded("a", "nodes")
+    assert programs.printed["a"] == programs.plain("nodes")
     [stream] = trace.processes[0].streams
     rows = stream.read(0, stream.rows)
     ends = rows.columns[:, Column.LINKS].cumsum()

@@ -1,22 +1,10 @@
-"""Callbacks that raise: a recorded program sees the errors of the unrecorded one.
-
-JAX is never imported here: it starts threads, after which no other test of this process could fork.
-"""
+"""Callbacks that raise: a recorded program sees the errors of the unrecorded one."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-from rltrace.trace.read.reader import open_trace
-
-if importlib.util.find_spec("jax") is None:
-    pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
+from jax_programs import JaxPrograms
 
 PROGRAM = """
 import functools
@@ -36,7 +24,7 @@ def debug(function, shape, x):
     return x
 
 number = jax.ShapeDtypeStruct((), np.float32)
-kinds = {"pure": jax.pure_callback, "io": io_callback, "ordered": functools.partial(io_callback, ordered=True)}
+kinds = {"pure": jax.pure_callback, "ordered": functools.partial(io_callback, ordered=True)}
 
 def called_back(name, kind):
     call = functools.partial(kind, observe, number)
@@ -66,21 +54,12 @@ jax.effects_barrier()
 
 def test_the_program_sees_the_errors_of_its_callbacks(tmp_path: Path) -> None:
     """Of the same types with the same texts, at both levels, from calls that JAX would serve from its cache, too."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-
-    def printed(*words: str) -> str:
-        command = (*words, sys.executable, "program.py")
-        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert not ended.returncode, ended.stderr
-        return ended.stdout
-
-    plain = printed()
+    programs = JaxPrograms(tmp_path, {"program": PROGRAM})
+    plain = programs.plain("program")
     assert {"pure small 5.0 JaxRuntimeError", "pure small 5.0 ValueError"} <= {
         line.partition(" INTERNAL")[0] for line in plain.splitlines()
     }
     for level in "op", "step":
-        record = sys.executable, "-m", "rltrace", "record", "--quiet", "--level", level, "-o", f"{level}.zarr", "--"
-        assert printed(*record) == plain
-        trace = open_trace(tmp_path / f"{level}.zarr")
+        trace = programs.recorded(level, "program", options=("--level", level))
+        assert programs.printed[level] == plain
         assert {process.state for process in trace.processes} == {"complete"}

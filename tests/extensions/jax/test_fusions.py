@@ -1,20 +1,13 @@
-"""What is recorded within calls and iterations of JAX: that the program has it, and what a comparison makes of it.
-
-JAX is never imported here: it starts threads, after which no other test of this process could fork.
-"""
+"""What is recorded within calls and iterations of JAX: that the program has it, and what a comparison makes of it."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
+from jax_programs import OTHER_ISA, JaxPrograms
 
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.base.view import StreamView
@@ -25,11 +18,8 @@ from rltrace.extensions.archive.verify import verify
 from rltrace.native.library import find_log_library
 from rltrace.trace.format.schema import Column, Phase, is_within
 from rltrace.trace.read.process import ProcessTrace
-from rltrace.trace.read.reader import Trace, open_trace
+from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.stream import StreamTrace
-
-if importlib.util.find_spec("jax") is None:
-    pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
 
 WHOLE_NUMBERS = """
 import jax, jax.numpy as jnp, numpy as np
@@ -86,12 +76,12 @@ def train(key):
 
     def loss(weights, batch):
         hidden = jnp.tanh(batch @ weights["first"])
-        return jnp.mean(jnp.exp(jnp.sin(hidden @ weights["second"])) ** 2)
+        return jnp.mean(jnp.sin(hidden @ weights["second"]) ** 2)
 
     def update(state, _):
         weights, key = state
         key, own = jax.random.split(key)
-        gradients = jax.grad(loss)(weights, jax.random.normal(own, (32, 8)))
+        gradients = jax.grad(loss)(weights, jax.random.uniform(own, (32, 8)))
         return (jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients), key), None
 
     return jax.lax.scan(update, (weights, key), None, 5)[0][0]
@@ -109,44 +99,12 @@ if "rltrace.extensions.jax" in sys.modules:  # a fault of the recorder: it takes
 """
 
 
-class Runs:
-    """Programs in a folder, each run once."""
+class Runs(JaxPrograms):
+    """Each recorded run prints what the unrecorded one does."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._printed: dict[str, str] = {}
-        fixed = LEARNING.replace("INITIAL", "jnp.linspace(-1, 1, 128).reshape(8, 16)")
-        drawn = LEARNING.replace("INITIAL", "jax.random.orthogonal(key, 16)[:8]")
-        calls = CALLS.replace("RATE", "1.01")
-        sources = {"whole_numbers": WHOLE_NUMBERS, "learning": fixed, "drawn": drawn, "calls": calls}
-        sources["misread"] = MISREAD + fixed
-        for name, source in sources.items():
-            (folder / f"{name}.py").write_text(source)
-        (folder / "edited").mkdir()
-        (folder / "edited" / "calls.py").write_text(calls.replace("1.01", "1.02"))
-
-    def printed(self, program: str, *command: str, name: str = "plain", flags: str = "", added: str = "0") -> str:
-        key = f"{name} {program} {flags} {added}"
-        if key not in self._printed:
-            environment = {
-                **os.environ,
-                "JAX_PLATFORMS": "cpu",
-                "RLTRACE_LOOPS": "*",
-                "XLA_FLAGS": flags,
-                "ADDED": added,
-            }
-            words = (*command, sys.executable, f"{program}.py")
-            ended = subprocess.run(words, cwd=self._folder, env=environment, capture_output=True, text=True)
-            assert not ended.returncode, ended.stderr
-            self._printed[key] = ended.stdout
-        return self._printed[key]
-
-    def recorded(self, name: str, program: str, *options: str, flags: str = "", added: str = "0") -> Trace:
-        """The trace of this name, of a run that printed what the unrecorded one does."""
-        command = sys.executable, "-m", "rltrace", "record", "--quiet", "-o", f"{name}.zarr", *options, "--"
-        printed = self.printed(program, *command, name=name, flags=flags, added=added)
-        assert printed == self.printed(program, flags=flags, added=added)
-        trace = open_trace(self._folder / f"{name}.zarr")
+    def recorded(self, name: str, program: str, *options: str, **variables: str) -> Trace:
+        trace = super().recorded(name, program, options=options, **variables)
+        assert self.printed[name] == self.plain(program, **variables)
         if find_log_library() is None:
             pytest.skip("no compiler has built the library")
         return trace
@@ -154,7 +112,14 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(tmp_path_factory.mktemp("fusions"))
+    fixed = LEARNING.replace("INITIAL", "jnp.linspace(-1, 1, 128).reshape(8, 16)")
+    drawn = LEARNING.replace("INITIAL", "jax.random.orthogonal(key, 16)[:8]")
+    sources = {"whole_numbers": WHOLE_NUMBERS, "learning": fixed, "drawn": drawn, "misread": MISREAD + fixed}
+    sources["calls"] = CALLS.replace("RATE", "1.01")
+    folder = tmp_path_factory.mktemp("fusions")
+    (folder / "edited").mkdir()
+    sources["edited/calls"] = CALLS.replace("RATE", "1.02")
+    return Runs(folder, sources, RLTRACE_LOOPS="*")
 
 
 def within(trace: Trace, op: str = "jit.train.iteration") -> StreamTrace:
@@ -273,14 +238,10 @@ def test_values_that_were_misread_are_no_rows(runs: Runs) -> None:
 
 
 def test_the_first_operation_that_computes_otherwise_is_found(runs: Runs) -> None:
-    """Another instruction set is found within the iteration, at an operation; the same program twice is identical."""
+    """Another instruction set is found within the iteration, at an operation."""
     a = runs.recorded("learning", "learning")
-    again = compare(a, runs.recorded("again", "learning"))
-    assert again.verdict is Verdict.IDENTICAL
-    assert not again.notes
-    flags = "--xla_cpu_max_isa=SSE4_2"
-    other = runs.recorded("isa", "learning", flags=flags)
-    if runs.printed("learning", flags=flags) == runs.printed("learning"):
+    other = runs.recorded("isa", "learning", XLA_FLAGS=OTHER_ISA)
+    if runs.plain("learning", XLA_FLAGS=OTHER_ISA) == runs.plain("learning"):
         pytest.skip("this processor computes the same bits under SSE4.2")
     found = compare(a, other)
     assert found.decisive is not None
@@ -299,10 +260,9 @@ def test_a_window_is_compared_with_a_whole_trace(runs: Runs) -> None:
         compared = compare(*pair)
         assert (compared.verdict, compared.notes) == (Verdict.IDENTICAL, ())
         assert compared.compared == {"rank0/main": 2, within(window).name: within(window).rows}
-    flags = "--xla_cpu_max_isa=SSE4_2"
-    if runs.printed("learning", flags=flags) == runs.printed("learning"):
+    if runs.plain("learning", XLA_FLAGS=OTHER_ISA) == runs.plain("learning"):
         pytest.skip("this processor computes the same bits under SSE4.2")
-    other = compare(whole, runs.recorded("window_isa", "learning", "--steps", "2:4", flags=flags))
+    other = compare(whole, runs.recorded("window_isa", "learning", "--steps", "2:4", XLA_FLAGS=OTHER_ISA))
     assert (other.verdict, other.level, other.notes) == (Verdict.DIVERGED, "op", ())
     first, value = other.first, other.first_value
     assert first is not None
@@ -313,10 +273,9 @@ def test_a_window_is_compared_with_a_whole_trace(runs: Runs) -> None:
 
 def test_a_difference_before_the_loop_is_found_at_an_operation(runs: Runs) -> None:
     """Initial weights that another instruction set computes otherwise; the row of what precedes the loop comes next."""
-    flags = "--xla_cpu_max_isa=SSE4_2"
-    if runs.printed("drawn", flags=flags) == runs.printed("drawn"):
+    if runs.plain("drawn", XLA_FLAGS=OTHER_ISA) == runs.plain("drawn"):
         pytest.skip("this processor computes the same bits under SSE4.2")
-    a, b = runs.recorded("drawn", "drawn"), runs.recorded("drawn_isa", "drawn", flags=flags)
+    a, b = runs.recorded("drawn", "drawn"), runs.recorded("drawn_isa", "drawn", XLA_FLAGS=OTHER_ISA)
     found, whole = compare(a, b), compare(a, b, CompareOptions(within=False))
     assert found.decisive is not None
     assert whole.decisive is not None
@@ -336,20 +295,19 @@ def test_a_large_function_without_a_loop_is_read_into(runs: Runs) -> None:
     assert "dot_general" in ops
     assert ops == ops[: stream.rows // 6] * 6
     assert [each.name for each in trace.processes[0].streams if is_within(each.name)] == [stream.name]
-    flags = "--xla_cpu_max_isa=SSE4_2"
-    if runs.printed("calls", flags=flags) == runs.printed("calls"):
+    if runs.plain("calls", XLA_FLAGS=OTHER_ISA) == runs.plain("calls"):
         pytest.skip("this processor computes the same bits under SSE4.2")
-    found = compare(trace, runs.recorded("calls_isa", "calls", flags=flags)).decisive
+    found = compare(trace, runs.recorded("calls_isa", "calls", XLA_FLAGS=OTHER_ISA)).decisive
     assert found is not None
     assert (found.stream, found.cause) == (stream.name, Cause.KERNEL)
 
 
 def test_what_a_call_is_given_comes_before_what_is_within(runs: Runs) -> None:
     """An array from outside in the fourth call, and a number of the program: the row of the call has the cause."""
-    a, program = runs.recorded("calls", "calls"), Path("edited") / "calls"
+    a = runs.recorded("calls", "calls")
     for b, cause, call in (
-        (runs.recorded("calls_added", "calls", added="0.5"), Cause.OUTSIDE, 3),
-        (runs.recorded("calls_edited", str(program)), Cause.ARGUMENTS, 0),
+        (runs.recorded("calls_added", "calls", ADDED="0.5"), Cause.OUTSIDE, 3),
+        (runs.recorded("calls_edited", "edited/calls"), Cause.ARGUMENTS, 0),
     ):
         found = compare(a, b)
         assert found.decisive is not None
@@ -360,16 +318,21 @@ def test_what_a_call_is_given_comes_before_what_is_within(runs: Runs) -> None:
 
 
 def test_other_fusions_are_compared_by_iterations(runs: Runs) -> None:
-    """Two programs with other values in memory agree where their carries do, and so does one without any."""
+    """Two programs with other values in memory agree where their carries do, and so does one without any; the same
+    program twice is identical."""
     a = runs.recorded("whole", "whole_numbers")
-    unfused = runs.recorded("unfused", "whole_numbers", flags="--xla_disable_hlo_passes=fusion")
+    same = compare(a, runs.recorded("again", "whole_numbers"))
+    assert (same.verdict, same.notes) == (Verdict.IDENTICAL, ())
+    unfused = runs.recorded("unfused", "whole_numbers", XLA_FLAGS="--xla_disable_hlo_passes=fusion")
     assert within(unfused).name != within(a).name
     compared = compare(a, unfused)
     assert compared.verdict is Verdict.IDENTICAL
     assert any("other values in memory" in note for note in compared.notes)
     both = [word for trace in (a, unfused) for word in ("--fusions-of", str(trace.path))]
     limited = runs.recorded("limited", "whole_numbers", *both)
-    limited_unfused = runs.recorded("limited_unfused", "whole_numbers", *both, flags="--xla_disable_hlo_passes=fusion")
+    limited_unfused = runs.recorded(
+        "limited_unfused", "whole_numbers", *both, XLA_FLAGS="--xla_disable_hlo_passes=fusion"
+    )
     assert 0 < within(limited).rows < within(unfused).rows
     again = compare(limited, limited_unfused)
     assert again.verdict is Verdict.IDENTICAL

@@ -1,29 +1,20 @@
-"""What people call in JAX, a program of them: their results and rows, and what a comparison makes of a difference.
-
-JAX is never imported here: it starts threads, after which no other test of this process could fork.
-"""
+"""What people call in JAX, a program of them: their results and rows, and what a comparison makes of a difference."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from jax_programs import JaxPrograms
 
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.compare import compare
 from rltrace.extensions.archive.verify import verify
 from rltrace.query.ops import OpLine, list_ops
 from rltrace.selectors import parse_selectors
-from rltrace.trace.read.reader import Trace, open_trace
-
-if importlib.util.find_spec("jax") is None:
-    pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
+from rltrace.trace.read.reader import Trace
 
 PROGRAM = """
 import contextlib, gc, os, sys, threading, traceback, weakref
@@ -194,7 +185,7 @@ def errors(x):
 
 def many(x):
     dead = []
-    for i in range(20):
+    for i in range(5):
         function = jax.jit(lambda a, i=i: a + i)
         function(x)
         dead.append(weakref.ref(function.trace(x).jaxpr))
@@ -209,6 +200,8 @@ KINDS = [
     dtypes, keys, references, errors, many,
 ]  # fmt: skip
 for kind in KINDS:
+    if sys.argv[2:] and kind.__name__ not in sys.argv[2:]:
+        continue
     for leaf in jax.tree.leaves(kind(x)):
         if isinstance(leaf, jax.Array):
             leaf = jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
@@ -250,39 +243,16 @@ ROWS = {
     "keys": ("bitwise_xor(threefry2x32, threefry2x32)",),
     "references": ("add(mixed, outside)", "add(add, outside)", "get(add)"),
     "errors": ("<lambda>(outside)",),
-    "many": ("<lambda>(outside)",) * 20,
+    "many": ("<lambda>(outside)",) * 5,
 }
 """By kind, the last rows of its calls: each the function, and by whom the arrays were written that it takes."""
 
 
-@dataclass(frozen=True)
-class Runs:
-    """The program run plainly, recorded, and recorded with another number."""
-
-    plain: str
-    printed: str
-    """By the recorded one."""
-    trace: Trace
-    other: Trace
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    folder = tmp_path_factory.mktemp("calls")
-    (folder / "program.py").write_text(PROGRAM)
+def programs(tmp_path_factory: pytest.TempPathFactory) -> JaxPrograms:
+    sources = {"kinds": PROGRAM, "other_result": OTHER_RESULT, "refused": REFUSED}
     flags = "--xla_force_host_platform_device_count=2"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-
-    def run(*command: str) -> str:
-        ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
-        assert not ended.returncode, ended.stderr
-        return ended.stdout
-
-    def record(name: str, *words: str) -> tuple[str, Trace]:
-        verb = sys.executable, "-m", "rltrace", "record", "--quiet", "-o", f"{name}.zarr", "--"
-        return run(*verb, sys.executable, "program.py", *words), open_trace(folder / f"{name}.zarr")
-
-    return Runs(run(sys.executable, "program.py"), *record("a"), record("b", "4")[1])
+    return JaxPrograms(tmp_path_factory.mktemp("calls"), sources, XLA_FLAGS=flags)
 
 
 def lines(trace: Trace) -> Iterator[tuple[str, OpLine, str]]:
@@ -300,41 +270,44 @@ def lines(trace: Trace) -> Iterator[tuple[str, OpLine, str]]:
         yield next(kind for kind in functions if kind in ROWS), line, f"{name}({', '.join(takes)})"
 
 
-def test_recorded_calls_print_what_unrecorded_ones_do(runs: Runs) -> None:
+def test_recorded_calls_print_what_unrecorded_ones_do(programs: JaxPrograms) -> None:
     """Results with their dtypes and devices, what callbacks print, in order, and errors with their frames are the same;
     functions that the program forgets are forgotten."""
-    assert runs.printed == runs.plain
-    assert "many 20" in runs.printed
+    programs.recorded("a", "kinds")
+    assert programs.printed["a"] == programs.plain("kinds")
+    assert "many 5" in programs.printed["a"]
 
 
-@pytest.mark.parametrize("kind", ROWS)
-def test_a_call_is_a_row(runs: Runs, kind: str) -> None:
+def test_a_call_is_a_row(programs: JaxPrograms) -> None:
     """Its rows have its function, and what they take has its producers and devices."""
-    rows = [text for own, _, text in lines(runs.trace) if own == kind]
-    assert tuple(rows[-len(ROWS[kind]) :]) == ROWS[kind]
+    found = defaultdict[str, list[str]](list)
+    for kind, _, text in lines(programs.recorded("a", "kinds")):
+        found[kind].append(text)
+    assert {kind: tuple(found[kind][-len(rows) :]) for kind, rows in ROWS.items()} == ROWS
 
 
-def test_the_trace_of_all_calls_is_sound(runs: Runs) -> None:
+def test_the_trace_of_all_calls_is_sound(programs: JaxPrograms) -> None:
     """It is complete, and says of loops that are not driven why."""
-    [process] = runs.trace.processes
+    trace = programs.recorded("a", "kinds")
+    [process] = trace.processes
     assert process.state == "complete"
-    assert verify(runs.trace.path).sound
+    assert verify(trace.path).sound
     wanted = "jit.until: its loop is a while_loop; jit.loop: the program compiles it itself"
     assert process.facts["jax.boundary_only"] == wanted
 
 
-def test_another_number_of_a_compiled_function_is_found(runs: Runs) -> None:
+def test_another_number_of_a_compiled_function_is_found(programs: JaxPrograms) -> None:
     """What a function was compiled with by the program itself is named by its line; all other calls are equal."""
-    comparison = compare(runs.trace, runs.other)
+    some = "eager_derivatives", "donated", "compiled", "static"
+    traces = programs.recorded("three", "kinds", "3", *some), programs.recorded("four", "kinds", "4", *some)
+    comparison = compare(*traces)
     found = comparison.decisive
     assert comparison.verdict is Verdict.DIVERGED
     assert found is not None
     assert (found.cause, found.op) == (Cause.ARGUMENTS, "jit.<lambda>")
     assert "compile() #1=3.0 in A" in found.explanation
     assert "4.0 in B" in found.explanation
-    sides = [
-        {(line.stream, line.row): (kind, line.outputs) for kind, line, _ in lines(t)} for t in (runs.trace, runs.other)
-    ]
+    sides = [{(line.stream, line.row): (kind, line.outputs) for kind, line, _ in lines(each)} for each in traces]
     differ = [sides[0][at][0] for at in sides[0] if sides[0][at] != sides[1][at]]
     assert differ == ["compiled", "compiled"]
 
@@ -348,16 +321,11 @@ double(both(jnp.arange(4.0))[int(sys.argv[1])]).block_until_ready()
 """
 
 
-def test_another_result_of_a_call(tmp_path: Path) -> None:
+def test_another_result_of_a_call(programs: JaxPrograms) -> None:
     """A function that is called on the second result of another one, and on the first before, was called otherwise."""
-    (tmp_path / "program.py").write_text(OTHER_RESULT)
-    for which in ("0", "1"):
-        command = sys.executable, "-m", "rltrace", "record", "--quiet", "-o", f"{which}.zarr", "--", sys.executable
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        subprocess.run([*command, "program.py", which], cwd=tmp_path, env=environment, check=True, timeout=200)
-    found = compare(*(open_trace(tmp_path / f"{which}.zarr") for which in ("0", "1"))).first_value
+    found = compare(*(programs.recorded(which, "other_result", which) for which in ("0", "1"))).first_value
     assert found is not None and found.cause is Cause.ARGUMENTS
-    assert "input 0 (float32[4]) is result 0 of jit.<lambda> at program.py:6" in found.explanation
+    assert "input 0 (float32[4]) is result 0 of jit.<lambda> at other_result.py:6" in found.explanation
     assert found.explanation.endswith("in A, result 1 in B")
 
 
@@ -370,23 +338,9 @@ print(jax.jit(lambda x: x * 2)(jnp.arange(3.0)), *jnp.arange(2.0))
 """
 
 
-def test_a_trace_that_cannot_be_written_is_not_the_programs_error(tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_written_is_not_the_programs_error(programs: JaxPrograms) -> None:
     """It is gone before the first call, with which its recording would begin."""
-    program, trace = tmp_path / "refused.py", tmp_path / "a.zarr"
-    program.write_text(REFUSED)
-    command = [
-        sys.executable,
-        "-m",
-        "rltrace",
-        "record",
-        "-o",
-        str(trace),
-        "--",
-        sys.executable,
-        str(program),
-        str(trace),
-    ]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    command = sys.executable, "-m", "rltrace", "record", "-o", "gone.zarr", "--", sys.executable, "refused.py"
+    ended = programs.start(*command, "gone.zarr")
     assert ended.stdout == "[0. 2. 4.] 0.0 1.0\n", ended.stderr
     assert "Traceback" not in ended.stderr

@@ -6,24 +6,17 @@ program then hides it, hands it on later, or drops it, so that neither the itera
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from jax_programs import JaxPrograms
 
 from rltrace.diff.base.model import Verdict
 from rltrace.diff.compare import compare
 from rltrace.trace.format.schema import Column
-from rltrace.trace.read.reader import open_trace
-
-if importlib.util.find_spec("jax") is None:
-    pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
+from rltrace.trace.read.reader import Trace
 
 LOOP = """
 import json, sys
@@ -40,7 +33,7 @@ def observe(batch, at):
 
 def update(state, at):
     key, own = jax.random.split(state["key"])
-    batch = jax.random.normal(own, (4, 3))
+    batch = jax.random.uniform(own, (4, 3), minval=-2, maxval=2)
     seen = jax.pure_callback(observe, jax.ShapeDtypeStruct((4, 3), np.float32), batch, at)
     weights, pending = state["weights"], jnp.where(at % 3 == 0, seen[0], state["pending"])
     weights = jnp.where(at % 3 == 2, weights - 0.1 * jnp.outer(pending, jnp.tanh(pending @ weights)), weights)
@@ -50,7 +43,7 @@ def update(state, at):
 
 def initial(key):
     start = {"pending": jnp.zeros(3), "best": jnp.float32(-9), "hits": jnp.zeros(4, np.int32), "key": key}
-    return {"weights": jax.random.normal(key, (3, 3)), **start}
+    return {"weights": jax.random.uniform(key, (3, 3)), **start}
 
 def train(key):
     return jax.lax.scan(update, initial(key), jnp.arange(STEPS))
@@ -89,37 +82,27 @@ Differing = list[list[str]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the program is, and its trace without a plant."""
-    folder = tmp_path_factory.mktemp("oracle")
-    (folder / "loop.py").write_text(LOOP)
-    record(folder, "a", None)
-    return folder
+def programs(tmp_path_factory: pytest.TempPathFactory) -> JaxPrograms:
+    return JaxPrograms(tmp_path_factory.mktemp("oracle"), {"loop": LOOP}, RLTRACE_LOOPS="*")
 
 
 @pytest.fixture(scope="module")
-def oracle(folder: Path) -> dict[int, Differing]:
+def oracle(programs: JaxPrograms) -> dict[int, Differing]:
     """What differs under each plant, by the oracle."""
     plants = json.dumps([None, *map(plant, SEEDS)])
-    plain, *planted = json.loads(run(folder, sys.executable, "loop.py", "oracle", plants))
+    plain, *planted = json.loads(programs.plain("loop", "oracle", plants))
     both = (zip(plain, other, strict=True) for other in planted)
     found = [[[name for name in sorted(x) if x[name] != y[name]] for x, y in pairs] for pairs in both]
     return dict(zip(SEEDS, found, strict=True))
 
 
-def run(folder: Path, *command: str) -> str:
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "RLTRACE_LOOPS": "*"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
+def record(programs: JaxPrograms, name: str, given: list[float] | None) -> Trace:
+    return programs.recorded(name, "loop", "run", json.dumps(given), options=("--level", "step"))
 
 
-def record(folder: Path, name: str, given: list[float] | None) -> None:
-    command = sys.executable, "-m", "rltrace", "record", "--quiet", "--level", "step", "-o", f"{name}.zarr", "--"
-    run(folder, *command, sys.executable, "loop.py", "run", json.dumps(given))
-
-
-def recorded(folder: Path, name: str) -> list[dict[str, int]]:
+def carries(trace: Trace) -> list[dict[str, int]]:
     """Of each iteration the digests of its carry, by name."""
-    process = open_trace(folder / f"{name}.zarr").processes[0]
+    process = trace.processes[0]
     rows, words = process.streams[0].read(0, process.streams[0].rows), process.words
     at = [i for i in range(len(rows)) if words.op(int(rows.columns[i, Column.OP])) == "jit.train.iteration"]
     names = [words.written(int(rows.columns[i, Column.SCALARS])) for i in at]
@@ -128,13 +111,13 @@ def recorded(folder: Path, name: str) -> list[dict[str, int]]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_first_difference_is_the_oracles(folder: Path, oracle: dict[int, Differing], seed: int) -> None:
+def test_the_first_difference_is_the_oracles(programs: JaxPrograms, oracle: dict[int, Differing], seed: int) -> None:
     """Its iteration and its arrays; and every array of every iteration differs, or is equal, as by the oracle."""
-    record(folder, f"b{seed}", plant(seed))
-    pairs = zip(recorded(folder, "a"), recorded(folder, f"b{seed}"), strict=True)
+    a, b = record(programs, "a", None), record(programs, f"b{seed}", plant(seed))
+    pairs = zip(carries(a), carries(b), strict=True)
     assert [[name for name in sorted(x) if x[name] != y[name]] for x, y in pairs] == oracle[seed]
 
-    found = compare(folder / "a.zarr", folder / f"b{seed}.zarr")
+    found = compare(a, b)
     first = next((k for k, names in enumerate(oracle[seed]) if names), None)
     if first is None:
         assert found.verdict is Verdict.IDENTICAL

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
-import sys
 
 import pytest
-
-if importlib.util.find_spec("jax") is None:
-    pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
+from jax_programs import JaxPrograms
 
 TRACED = """
-import json, sys
+import json
 import jax, jax.numpy as jnp
 from rltrace.extensions.jax.programs import program_of
-
-gravity, reward = map(float, sys.argv[1:])
 
 @jax.jit
 def fall(speed, gravity, unused):
@@ -32,12 +25,13 @@ def brake(speed, gravity):
 def hand_on(speed, limit):
     return speed, limit
 
-def program(x):
+def program(x, gravity, reward):
     speed = fall(x, gravity, 7.0)
     low, high = hand_on(speed, 6.0)
     return low * high + (jnp.cos(x) if reward else x)
 
-print(json.dumps(program_of(jax.make_jaxpr(program)(1.0).jaxpr)))
+traced = [jax.make_jaxpr(lambda x: program(x, *more))(1.0) for more in ((9.8, False), (9.9, False), (9.8, True))]
+print(json.dumps([program_of(each.jaxpr) for each in traced]))
 """
 
 
@@ -47,20 +41,12 @@ Traced = tuple[str, dict[str, float], dict[str, str]]
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> list[Traced]:
     """Fingerprint, numbers and lines of a function, of one with another number, and of one with another equation."""
-    folder = tmp_path_factory.mktemp("programs")
-    (folder / "traced.py").write_text(TRACED)
-    found = []
-    for words in (("9.8", "0"), ("9.9", "0"), ("9.8", "1")):
-        command = [sys.executable, "traced.py", *words]
-        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-        fingerprint, numbers, lines = json.loads(ended.stdout)
-        found.append((fingerprint, dict(numbers), dict(lines)))
-    return found
+    programs = JaxPrograms(tmp_path_factory.mktemp("programs"), {"traced": TRACED})
+    traced = json.loads(programs.plain("traced"))
+    return [(fingerprint, dict(numbers), dict(lines)) for fingerprint, numbers, lines in traced]
 
 
-def test_a_number_has_the_line_that_computes_with_it(
-    programs: list[Traced],
-) -> None:
+def test_a_number_has_the_line_that_computes_with_it(programs: list[Traced]) -> None:
     """Not that of a call which hands it on; one that nothing computes with is none."""
     numbers = programs[0][1]
     assert numbers["return brake(speed + gravity * 0.5, gravity) #1"] == 9.8
@@ -69,9 +55,7 @@ def test_a_number_has_the_line_that_computes_with_it(
     assert programs[1][1]["return brake(speed + gravity * 0.5, gravity) #1"] == 9.9
 
 
-def test_a_fingerprint_has_no_numbers_and_lines_have_no_neighbours(
-    programs: list[Traced],
-) -> None:
+def test_a_fingerprint_has_no_numbers_and_lines_have_no_neighbours(programs: list[Traced]) -> None:
     """Another number is the same program; another equation is another line of it alone."""
     one, number, equation = programs
     assert (one[0], one[2]) == (number[0], number[2])

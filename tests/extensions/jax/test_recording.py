@@ -1,24 +1,18 @@
-"""JAX programs under ``rltrace record``: their bits, what is recorded, and what a comparison makes of it.
-
-JAX is never imported here: it starts threads, after which no other test of this process could fork.
-"""
+"""JAX programs under ``rltrace record``: their bits, what is recorded, and what a comparison makes of it."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
+from jax_programs import OTHER_ISA, JaxPrograms
 
+from rltrace.commands.main import main
 from rltrace.diff.base.model import Cause, Comparison, Verdict
-from rltrace.diff.compare import CompareOptions, compare
+from rltrace.diff.compare import compare
 from rltrace.diff.metrics.series import all_series
 from rltrace.diff.system_facts import selects_kernels
 from rltrace.digest import digest_buffer, seed_of
@@ -29,9 +23,6 @@ from rltrace.report.info import describe, info_document
 from rltrace.report.text import document_text
 from rltrace.trace.format.row_hashes import row_hashes
 from rltrace.trace.read.reader import Trace, open_trace
-
-if importlib.util.find_spec("jax") is None:
-    pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
 
 TRAIN = """
 import os, sys
@@ -45,13 +36,13 @@ def observe(batch, at):
 rate, seed = (float(sys.argv[1]), int(sys.argv[2])) if len(sys.argv) > 2 else (0.1, 0)
 
 def train(key):
-    weights = jax.random.normal(key, (8, 8))
+    weights = jax.random.uniform(key, (8, 8))
     def update(state, at):
         weights, key = state
         key, own = jax.random.split(key)
-        batch = jax.random.normal(own, (16, 8))
+        batch = jax.random.uniform(own, (16, 8))
         batch = jax.pure_callback(observe, jax.ShapeDtypeStruct((16, 8), np.float32), batch, at)
-        loss = lambda w: jnp.mean(jnp.tanh(batch @ w) ** 2 + jnp.exp(-batch @ w * 0.1))
+        loss = lambda w: jnp.mean(jnp.tanh(batch @ w) ** 2)
         return (weights - rate * jax.grad(loss)(weights), key), loss(weights)
     return jax.lax.scan(update, (weights, key), jnp.arange(6))
 
@@ -93,7 +84,6 @@ def show(name, results):
         print(name, result.dtype, result.weak_type, np.asarray(result).tobytes().hex())
 
 show("constants", jax.jit(constants)(x))
-show("backwards", jax.jit(backwards)(x))
 show("several", jax.jit(several)(x))
 def long(x):  # of its iterations every second is seen
     return jax.lax.scan(lambda c, row: (jnp.tanh(c + row), c[0] > 0), x[0], jnp.tile(x, (1001, 1)), reverse=True)
@@ -104,14 +94,12 @@ show("keys", jax.jit(keys)(jax.random.key(3)))
 show("unrolled", jax.jit(lambda x: jax.lax.scan(lambda c, row: (c + row, None), x[0], x, unroll=2))(x))
 show("whole", jax.jit(whole)(x))
 show("gradient", jax.jit(jax.grad(lambda x: several(x)[0].sum()))(x))
-show("vmap", jax.jit(jax.vmap(backwards))(jnp.stack([x, x])))
 with warnings.catch_warnings(record=True) as warned:  # of an array that is donated in vain
     warnings.simplefilter("always")
     given, in_vain = x + 1, jnp.ones(3)
     show("donated", jax.jit(lambda x, y: (backwards(x), y[:1]), donate_argnums=(0, 1))(given, in_vain))
     print(given.is_deleted(), in_vain.is_deleted(), *map(str, warned))
-inner = jax.jit(several)  # a loop that a called function has, once and twice
-show("called", jax.jit(lambda x: inner(x)[0] * 2)(x))
+inner = jax.jit(several)  # a loop that a called function has
 show("twice", jax.jit(lambda x: (inner(x), inner(x * 2), x))(x))
 noted = []
 
@@ -134,6 +122,16 @@ show("in place", jax.jit(lambda y: jax.lax.scan(lambda c, _: (c * 1.01, c[0, 0])
 print(large.is_deleted(), float(large.sum()))
 """
 
+SMALL = """
+import jax, jax.numpy as jnp, numpy as np
+
+@jax.jit
+def train(state):
+    return jax.lax.scan(lambda state, _: (jnp.sin(state * 1.1 + 0.3), None), state, None, 3)[0]
+
+print(train(np.linspace(-1, 1, 64, dtype=np.float32)).tolist())
+"""
+
 TUNED = """version: 3
 results {
   result {
@@ -149,92 +147,36 @@ results {
 """As XLA writes it on a GPU."""
 
 
-def run(folder: Path, *command: str, **variables: str) -> str:
-    """Standard output of a command that succeeds."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "RLTRACE_LOOPS": "*", **variables}
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
-    assert not ended.returncode, ended.stderr
-    return ended.stdout
-
-
-class Programs:
-    """Programs in a folder, run plainly and recorded, each run once."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._printed: dict[tuple[str, ...], str] = {}
-        for name, source in (("train", TRAIN), ("shapes", SHAPES)):
-            (folder / f"{name}.py").write_text(source)
-
-    def plain(self, name: str, flags: str = "") -> str:
-        return self._once(
-            ("plain", name, flags), lambda: run(self.folder, sys.executable, f"{name}.py", XLA_FLAGS=flags)
-        )
-
-    def recorded(
-        self,
-        trace: str,
-        name: str,
-        *words: str,
-        verb: tuple[str, ...] = ("record",),
-        options: tuple[str, ...] = (),
-        flags: str = "",
-        nudge: str = "0",
-    ) -> Trace:
-        """The trace of this name; ``words``: the program's arguments, ``options`` the verb's."""
-        command = sys.executable, "-m", "rltrace", *verb, "--quiet", "-o", f"{trace}.zarr", *options, "--"
-        program = sys.executable, f"{name}.py", *words
-        self._once(("recorded", trace), lambda: run(self.folder, *command, *program, XLA_FLAGS=flags, NUDGE=nudge))
-        return open_trace(self.folder / f"{trace}.zarr")
-
-    def printed(self, trace: str) -> str:
-        """What the program printed while it was recorded."""
-        return self._printed["recorded", trace]
-
-    def _once(self, key: tuple[str, ...], action: Callable[[], str]) -> str:
-        if key not in self._printed:
-            self._printed[key] = action()
-        return self._printed[key]
-
-
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    return Programs(tmp_path_factory.mktemp("jax"))
+def programs(tmp_path_factory: pytest.TempPathFactory) -> JaxPrograms:
+    sources = {"train": TRAIN, "shapes": SHAPES, "small": SMALL}
+    return JaxPrograms(tmp_path_factory.mktemp("jax"), sources, RLTRACE_LOOPS="*")
 
 
-OTHER_ISA = "--xla_cpu_max_isa=SSE4_2"
-STEP_LEVEL = ("--level", "step")
-"""Where what is within an iteration says nothing: XLA then compiles a loop once, and not some five times."""
+def trained(programs: JaxPrograms, name: str = "a", *words: str, **variables: str) -> Trace:
+    """The training run, without what is within an iteration: XLA compiles a loop once then, and not some five times."""
+    return programs.recorded(name, "train", *words, options=("--level", "step"), **variables)
 
 
-def compared(programs: Programs, name: str, *words: str, **more: object) -> Comparison:
+def compared(programs: JaxPrograms, name: str, *words: str, **variables: str) -> Comparison:
     """The recorded training run against another one."""
-    other = programs.recorded(name, "train", *words, **more)  # type: ignore[arg-type]
-    return compare(programs.recorded("a", "train"), other)
+    return compare(trained(programs), trained(programs, name, *words, **variables))
 
 
-def test_computes_the_same_bits_without_torch(programs: Programs) -> None:
+def test_computes_the_same_bits_without_torch(programs: JaxPrograms) -> None:
     """A driven loop returns what the program computes unrecorded, and torch is not imported for it."""
-    programs.recorded("a", "train")
-    assert programs.printed("a") == programs.plain("train")
-    assert programs.printed("a").split()[-1] == "False"
+    trained(programs)
+    assert programs.printed["a"] == programs.plain("train")
+    assert programs.printed["a"].split()[-1] == "False"
 
 
-def test_every_shape_of_loop_keeps_bits_and_types(programs: Programs) -> None:
+def test_every_shape_of_loop_keeps_bits_and_types(programs: JaxPrograms) -> None:
     """Constants, fixed and large carries, reversed loops, keys, results that follow, donated arguments, derivatives."""
     trace = programs.recorded("shapes", "shapes")
-    assert programs.printed("shapes") == programs.plain("shapes")
+    assert programs.printed["shapes"] == programs.plain("shapes")
     facts = trace.processes[0].facts
     driven = {each.partition(":")[0] for each in str(facts["jax.loops"]).split("; ")}
-    assert driven >= {
-        "jit.constants",
-        "jit.backwards",
-        "jit.several",
-        "jit.keys",
-        "jit.weak",
-        "jit.<lambda>",
-        "jit.noting",
-    }
+    assert driven >= {f"jit.{name}" for name in ("constants", "several", "keys", "weak", "<lambda>", "noting")}
     assert "jit.several: its 5 floating-point operations are those of the uncut program" in str(facts["jax.code"])
     whole = set(str(facts["jax.boundary_only"]).split("; "))
     assert whole == {
@@ -243,25 +185,25 @@ def test_every_shape_of_loop_keeps_bits_and_types(programs: Programs) -> None:
     }
 
 
-def test_what_a_loop_stacks_and_gives_to_callbacks_is_a_series(programs: Programs) -> None:
+def test_what_a_loop_stacks_and_gives_to_callbacks_is_a_series(programs: JaxPrograms) -> None:
     """A number for each iteration, by its step: those that the program itself has."""
-    [losses] = [one for one in all_series(programs.recorded("a", "train")) if one.kind == "stacked"]
-    computed = np.frombuffer(bytes.fromhex(programs.printed("a").split()[1]), np.float32)
+    [losses] = [one for one in all_series(trained(programs)) if one.kind == "stacked"]
+    computed = np.frombuffer(bytes.fromhex(programs.printed["a"].split()[1]), np.float32)
     assert (losses.place, losses.steps.tolist()) == ("jit.train", list(range(6)))
     np.testing.assert_array_equal(losses.values, computed.astype(np.float64))
 
     [noted] = [one for one in all_series(programs.recorded("shapes", "shapes")) if one.kind == "callback"]
-    printed = next(line for line in programs.printed("shapes").splitlines() if line.startswith("noted "))
+    printed = next(line for line in programs.printed["shapes"].splitlines() if line.startswith("noted "))
     assert (noted.name, noted.place) == ("total", "note")
     assert noted.values.tolist() == [float(word) for word in printed.split()[1:]]
     assert np.diff(noted.steps).tolist() == [1] * 4
 
 
-def test_the_program_digests_what_the_host_does(programs: Programs) -> None:
+def test_the_program_digests_what_the_host_does(programs: JaxPrograms) -> None:
     """Digests taken within a loop's program are those that the host takes between its iterations, row by row."""
     inside = programs.recorded("shapes", "shapes")
     outside = programs.recorded("outside", "shapes", options=("--engine", "mode"))
-    assert programs.printed("outside") == programs.plain("shapes")
+    assert programs.printed["outside"] == programs.plain("shapes")
     assert "jit.long: 5,005 iterations, digested by the host" in str(outside.processes[0].facts["jax.loops"])
     if "digested within the program" not in str(inside.processes[0].facts["jax.loops"]):
         pytest.skip("no compiler has built the library")
@@ -275,7 +217,7 @@ def test_the_program_digests_what_the_host_does(programs: Programs) -> None:
     assert compare(inside, outside).verdict is Verdict.IDENTICAL
 
 
-def test_digests_are_those_of_the_same_bytes_in_torch(programs: Programs) -> None:
+def test_digests_are_those_of_the_same_bytes_in_torch(programs: JaxPrograms) -> None:
     """An array that comes in has the project's digest, and what a function returned is linked to its row."""
     trace = programs.recorded("shapes", "shapes")
     stream = trace.processes[0].streams[0]
@@ -284,15 +226,13 @@ def test_digests_are_those_of_the_same_bytes_in_torch(programs: Programs) -> Non
     places = [i for i in range(len(rows)) if wanted in rows.outputs(i)]
     assert places
     [link] = rows.inputs(places[0])
-    assert (link.distance, link.digest) == (
-        0,
-        digest_buffer(np.ones(3, np.float32).tobytes(), seed_of("float32", (3,))),
-    )
+    read = digest_buffer(np.ones(3, np.float32).tobytes(), seed_of("float32", (3,)))
+    assert (link.distance, link.digest) == (0, read)
 
 
-def test_each_iteration_is_a_step(programs: Programs) -> None:
+def test_each_iteration_is_a_step(programs: JaxPrograms) -> None:
     """The rows of a loop: what precedes it, and an iteration a step; the trace is sound, and says so in its words."""
-    trace = programs.recorded("a", "train")
+    trace = trained(programs)
     process = trace.processes[0]
     assert process.state == "complete"
     assert len(process.steps) == 6
@@ -301,45 +241,38 @@ def test_each_iteration_is_a_step(programs: Programs) -> None:
     assert "jit.train #0  6 iterations" in text
 
 
-def test_the_threads_of_xla_are_locked(programs: Programs) -> None:
+def test_the_threads_of_xla_are_locked(programs: JaxPrograms) -> None:
     """The number that each row has as kernel evidence, as a fact that selects kernels: one for each core."""
-    trace = programs.recorded("a", "train")
+    trace = trained(programs)
     threads = lock_of(trace).facts["jax.threads"]
     assert threads == trace.processes[0].facts["host.cores_allowed"]
     assert selects_kernels("jax.threads")
 
 
-def unchanged(programs: Programs) -> Comparison:
-    """The training run against itself at level step, with flags of a GPU that name files."""
+def test_an_unchanged_run_is_identical(programs: JaxPrograms) -> None:
+    """Two runs of one program have equal rows, of which level step records no fewer."""
+    comparison = compare(trained(programs), programs.recorded("ops", "train"))
+    assert comparison.verdict is Verdict.IDENTICAL
+    assert (comparison.a.level, comparison.b.level, comparison.level) == ("step", "op", "op")
+    assert "jax.code" not in open_trace(comparison.a.path).processes[0].facts
+
+
+def test_what_xla_chose_by_timing_is_a_fact(programs: JaxPrograms) -> None:
+    """A digest of the file, without the times that it has; none of a file that was not written."""
     (programs.folder / "tuned.txt").write_text(TUNED)
     flags = "--xla_gpu_load_autotune_results_from=tuned.txt --xla_gpu_dump_autotune_results_to=none.txt"
-    return compared(programs, "b", options=STEP_LEVEL, flags=flags)
-
-
-def test_an_unchanged_run_is_identical(programs: Programs) -> None:
-    """Two runs of one program have equal rows, of which level step records no fewer."""
-    comparison = unchanged(programs)
-    assert comparison.verdict is Verdict.IDENTICAL
-    assert (comparison.a.level, comparison.b.level, comparison.level) == ("op", "step", "op")
-    assert "jax.code" not in open_trace(comparison.b.path).processes[0].facts
-
-
-def test_what_xla_chose_by_timing_is_a_fact(programs: Programs) -> None:
-    """A digest of the file, without the times that it has; none of a file that was not written."""
-    facts = open_trace(unchanged(programs).b.path).processes[0].facts
+    trace = programs.recorded("tuned", "small", options=("--level", "step"), XLA_FLAGS=flags)
+    facts = trace.processes[0].facts
     chosen = TUNED.replace("run_time {\n      nanos: 31744\n    }\n    ", "")
     assert facts["jax.autotuning_loaded"] == f"{digest_buffer(chosen.encode(), 0):016x}"
     assert "jax.autotuning_dumped" not in facts
 
 
-def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -> None:
+def test_another_instruction_set_is_found_in_the_iteration(programs: JaxPrograms) -> None:
     """Each side computes what it does unrecorded; the first row that differs has cause kernel, and names what."""
-    programs.recorded("isa", "train", flags=OTHER_ISA)
-    comparison = compare(
-        programs.recorded("a", "train"), programs.recorded("isa", "train"), CompareOptions(within=False)
-    )
-    plain = programs.plain("train", OTHER_ISA)
-    assert programs.printed("isa") == plain
+    comparison = compared(programs, "isa", XLA_FLAGS=OTHER_ISA)
+    plain = programs.plain("train", XLA_FLAGS=OTHER_ISA)
+    assert programs.printed["isa"] == plain
     if plain == programs.plain("train"):
         pytest.skip("this processor computes the same bits under SSE4.2")
     found = comparison.decisive
@@ -347,14 +280,14 @@ def test_another_instruction_set_is_found_in_the_iteration(programs: Programs) -
     assert (found.cause, found.op) == (Cause.KERNEL, "jit.train.iteration")
     assert "instruction set native against SSE4_2" in found.explanation
     differs = [name for name, each in zip(found.output_names, found.outputs, strict=True) if each.a != each.b]
-    assert f"{differs[0]} differs" in found.explanation
+    assert f"{', '.join(differs)} differ" in found.explanation
     text = document_text(verdict_document(comparison))
     assert f"iteration {found.step} (jit.train's" in text
     assert "optimizer step" not in text
     assert re.search(r"kernel   A  XLA native cpu, jaxlib [^,]*, \d+ threads?\n", text)
 
 
-def test_another_learning_rate_is_an_argument(programs: Programs) -> None:
+def test_another_learning_rate_is_an_argument(programs: JaxPrograms) -> None:
     """A number of the program's text is named by its line, before anything is computed with it."""
     found = compared(programs, "rate", "0.2", "0").decisive
     assert found is not None
@@ -362,18 +295,18 @@ def test_another_learning_rate_is_an_argument(programs: Programs) -> None:
     assert "rate * jax.grad(loss)(weights), key), loss(weights) #1=0.1 in A" in found.explanation
 
 
-def test_another_key_is_outside_data(programs: Programs) -> None:
+def test_another_key_is_outside_data(programs: JaxPrograms) -> None:
     """Keys are data: another seed is found where it came in."""
-    found = compared(programs, "key", "0.1", "1", options=STEP_LEVEL).decisive
+    found = compared(programs, "key", "0.1", "1").decisive
     assert found is not None
     assert (found.cause, found.a_index) == (Cause.OUTSIDE, 0)
 
 
-def test_a_window_has_the_rows_of_its_iterations(programs: Programs) -> None:
+def test_a_window_has_the_rows_of_its_iterations(programs: JaxPrograms) -> None:
     """Before the window nothing is a row; it begins with the carry, and the program ends after the step asked for."""
     options = ("--steps", "2:4", "--until", "4")
     trace = programs.recorded("window", "train", options=options)
-    process, whole = trace.processes[0], programs.recorded("a", "train").processes[0]
+    process, whole = trace.processes[0], trained(programs).processes[0]
     assert (process.state, len(process.steps)) == ("stopped", 5)
     rows = process.streams[0].read(0, process.streams[0].rows)
     all_rows = whole.streams[0].read(0, whole.streams[0].rows)
@@ -382,15 +315,11 @@ def test_a_window_has_the_rows_of_its_iterations(programs: Programs) -> None:
     assert [[rows.outputs(0)[0]], [rows.outputs(1)[0]]] == [[each] for each in all_rows.outputs(loop[1])[:2]]
 
 
-def test_what_is_not_there_is_refused(programs: Programs) -> None:
+def test_what_is_not_there_is_refused(programs: JaxPrograms) -> None:
     """An option that JAX programs do not have ends the recording with a sentence, not the program."""
     command = sys.executable, "-m", "rltrace", "record", "-o", "refused.zarr", "--rows", "all", "--"
-    ended = subprocess.run(
-        [*command, sys.executable, "-c", "import jax; print('ran')"],
-        cwd=programs.folder,
-        capture_output=True,
-        text=True,
-    )
+    program = sys.executable, "-c", "import jax; print('ran')"
+    ended = programs.start(*command, *program)
     assert (ended.returncode, ended.stdout) == (125, "ran\n")
     assert "--rows is not there for JAX programs" in ended.stderr
 
@@ -400,20 +329,19 @@ def test_what_is_not_there_is_refused(programs: Programs) -> None:
 VALUES = ("--values", "all", "--values-inputs")
 
 
-def replayed(programs: Programs, name: str, *words: str, inject: tuple[str, ...], nudge: str = "0") -> Comparison:
+def replayed(programs: JaxPrograms, name: str, *words: str, inject: str, **variables: str) -> Comparison:
     """The training run against a program into which its values were injected."""
     a = programs.recorded("values", "train", options=VALUES)
-    options = (*(word for text in inject for word in ("--inject", text)), "--result", f"{name}.json")
-    return compare(
-        a, programs.recorded(name, "train", *words, verb=("replay", "values.zarr"), options=options, nudge=nudge)
-    )
+    options = "--inject", inject, "--result", f"{name}.json"
+    verb = "replay", "values.zarr"
+    return compare(a, programs.recorded(name, "train", *words, verb=verb, options=options, **variables))
 
 
-def test_values_change_nothing_and_are_those_of_the_rows(programs: Programs) -> None:
+def test_values_change_nothing_and_are_those_of_the_rows(programs: JaxPrograms) -> None:
     """With values the program computes the same, its rows are the same, and the trace has the bytes of every array."""
     trace = programs.recorded("values", "train", options=VALUES)
-    assert programs.printed("values") == programs.printed("a")
-    assert compare(programs.recorded("a", "train"), trace).verdict is Verdict.IDENTICAL
+    assert programs.printed["values"] == programs.plain("train")
+    assert compare(trained(programs), trace).verdict is Verdict.IDENTICAL
     process = trace.processes[0]
     rows = process.streams[0].read(0, process.streams[0].rows)
     assert all(digest in process.values for i in range(len(rows)) for digest in rows.outputs(i))
@@ -421,37 +349,39 @@ def test_values_change_nothing_and_are_those_of_the_rows(programs: Programs) -> 
     assert verify(trace.path).sound
 
 
-def test_a_carry_heals_what_follows(programs: Programs) -> None:
+def test_a_carry_heals_what_follows(programs: JaxPrograms) -> None:
     """The one iteration whose environment gave other data is the cause: with its carry in place, B becomes A."""
-    healed = replayed(programs, "healed", inject=("op=*.iteration,step=3",), nudge="1e-6")
+    healed = replayed(programs, "healed", inject="op=*.iteration,step=3", NUDGE="1e-6")
     assert healed.verdict is Verdict.IDENTICAL
-    assert programs.printed("healed") == programs.printed("values")
+    assert programs.printed["healed"] == programs.printed["values"]
 
 
-def test_one_array_of_the_carry(programs: Programs) -> None:
+def test_one_array_of_the_carry(programs: JaxPrograms) -> None:
     """Of the carry only the named array is replaced: the key, which is equal anyway, heals nothing."""
-    key = replayed(programs, "keyed", inject=("op=*.iteration,step=3,array=*1?",), nudge="1e-6")
+    key = replayed(programs, "keyed", inject="op=*.iteration,step=3,array=*1?", NUDGE="1e-6")
     assert key.decisive is not None
     assert key.decisive.step == 3
     account = json.loads((programs.folder / "keyed.json").read_text())
     assert (account["selected"], account["injected"]) == (1, 1)
 
 
-def test_outside_data_is_replaced_where_it_came_in(programs: Programs) -> None:
+def test_outside_data_is_replaced_where_it_came_in(programs: JaxPrograms) -> None:
     """Another seed is data that comes in: with A's in its place, all else is A's."""
-    healed = replayed(programs, "seeded", "0.1", "1", inject=("step=0",))
-    assert programs.printed("seeded") == programs.printed("values"), healed.why
+    healed = replayed(programs, "seeded", "0.1", "1", inject="step=0")
+    assert programs.printed["seeded"] == programs.printed["values"], healed.why
 
 
-@pytest.mark.timeout(600)  # seven runs
-def test_another_instruction_set_is_confirmed(programs: Programs) -> None:
+def test_another_instruction_set_is_confirmed(
+    programs: JaxPrograms, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """CONFIRMED in all four arms: with A's iterations in place B is A, with B's A is B, and no other row is needed."""
-    programs.recorded("a", "train")
-    programs.recorded("isa", "train", flags=OTHER_ISA)
-    if programs.printed("isa") == programs.printed("a"):
+    programs.recorded("small_a", "small", options=("--level", "step"))
+    programs.recorded("small_b", "small", options=("--level", "step"), XLA_FLAGS=OTHER_ISA)
+    if programs.printed["small_a"] == programs.printed["small_b"]:
         pytest.skip("this processor computes the same bits under SSE4.2")
-    command = sys.executable, "-m", "rltrace", "confirm", "a.zarr", "isa.zarr"
-    outcome = json.loads(run(programs.folder, *command, "--yes", "--samples", "1", "--format", "json"))
+    monkeypatch.chdir(programs.folder)
+    assert main(["confirm", "small_a.zarr", "small_b.zarr", "--yes", "--samples", "1", "--format", "json"]) == 0
+    outcome = json.loads(capsys.readouterr().out)
     assert (outcome["word"], outcome["by_state"]) == ("confirmed", True)
     assert [arm["state"] for arm in outcome["arms"]] == ["as-expected"] * 4
     [kind] = outcome["classes"]

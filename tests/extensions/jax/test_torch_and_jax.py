@@ -1,25 +1,14 @@
-"""Programs that compute with JAX and with torch: both are recorded, and a difference is found where it began.
-
-JAX is never imported here: it starts threads, after which no other test of this process could fork.
-"""
+"""Programs that compute with JAX and with torch: both are recorded, and a difference is found where it began."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from jax_programs import JaxPrograms
 
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.compare import compare
 from rltrace.extensions.archive.verify import verify
-from rltrace.trace.read.reader import Trace, open_trace
-
-if importlib.util.find_spec("jax") is None:
-    pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
+from rltrace.trace.read.reader import Trace
 
 PROGRAM = """
 import os, threading
@@ -53,32 +42,19 @@ print(torch.ones(3).sum())
 """
 
 
-def run(folder: Path, source: str, *command: str, **variables: str) -> str:
-    (folder / "program.py").write_text(source)
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **variables}
-    ended = subprocess.run(
-        [*command, sys.executable, "program.py"], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert not ended.returncode, ended.stderr
-    return ended.stdout
-
-
-def recorded(folder: Path, name: str, *options: str, source: str = PROGRAM, **variables: str) -> tuple[str, Trace]:
-    record = sys.executable, "-m", "rltrace", "record", "--quiet", "-o", f"{name}.zarr", *options, "--"
-    printed = run(folder, source, *record, **variables)
-    return printed, open_trace(folder / f"{name}.zarr")
-
-
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Trace]:
-    folder = tmp_path_factory.mktemp("both")
-    return folder, *recorded(folder, "a")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> JaxPrograms:
+    return JaxPrograms(tmp_path_factory.mktemp("both"), {"program": PROGRAM, "first": FIRST})
 
 
-def test_each_library_is_a_process_of_the_trace(first: tuple[Path, str, Trace]) -> None:
+def whole(programs: JaxPrograms) -> Trace:
+    return programs.recorded("a", "program", options=("--values", "all", "--values-inputs"))
+
+
+def test_each_library_is_a_process_of_the_trace(programs: JaxPrograms) -> None:
     """The program prints what it does unrecorded; its calls of JAX and its torch ops are rows, thread by thread."""
-    folder, printed, trace = first
-    assert printed == run(folder, PROGRAM)
+    trace = whole(programs)
+    assert programs.printed["a"] == programs.plain("program")
     rows = {s.name: s.rows for p in trace.processes for s in p.streams}
     assert rows["rank0/main/jax"] == rows["rank0/main/jax/thread:other"] == 5
     assert rows["rank0/main"] == rows["rank0/main/thread:other"] > 10
@@ -86,10 +62,9 @@ def test_each_library_is_a_process_of_the_trace(first: tuple[Path, str, Trace]) 
     assert verify(trace.path).sound
 
 
-def test_a_difference_in_jax_precedes_what_torch_makes_of_it(first: tuple[Path, str, Trace]) -> None:
+def test_a_difference_in_jax_precedes_what_torch_makes_of_it(programs: JaxPrograms) -> None:
     """The call of JAX is the first difference of each thread, not torch's op that reads its result."""
-    folder, _, trace = first
-    found = compare(trace, recorded(folder, "scaled", SCALE="1.5")[1])
+    found = compare(whole(programs), programs.recorded("scaled", "program", SCALE="1.5"))
     assert found.verdict is Verdict.DIVERGED
     assert [(each.stream, each.a_index, each.cause) for each in found.unordered] == [
         ("rank0/main/jax", 0, Cause.ARGUMENTS),
@@ -97,39 +72,36 @@ def test_a_difference_in_jax_precedes_what_torch_makes_of_it(first: tuple[Path, 
     ]
 
 
-def test_a_difference_in_torch_precedes_what_jax_makes_of_it(first: tuple[Path, str, Trace]) -> None:
+def test_a_difference_in_torch_precedes_what_jax_makes_of_it(programs: JaxPrograms) -> None:
     """The torch op is the first difference of each thread, not the call of JAX that takes what it wrote."""
-    folder, _, trace = first
-    found = compare(trace, recorded(folder, "wind", WIND="0.25")[1])
+    found = compare(whole(programs), programs.recorded("wind", "program", WIND="0.25"))
     assert [(each.stream, each.op, each.cause) for each in found.unordered] == [
         ("rank0/main", "aten.add_.Tensor", Cause.ARGUMENTS),
         ("rank0/main/thread:other", "aten.add_.Tensor", Cause.ARGUMENTS),
     ]
 
 
-def test_torch_comes_second(tmp_path: Path) -> None:
+def test_torch_comes_second(programs: JaxPrograms) -> None:
     """Where JAX has computed before torch is imported, its ops have the process's name, and torch's another one."""
-    printed, trace = recorded(tmp_path, "a", source=FIRST)
-    assert printed == "3.0\ntensor(3.)\n"
+    trace = programs.recorded("first", "first")
+    assert programs.printed["first"] == "3.0\ntensor(3.)\n"
     assert [process.name for process in trace.processes] == ["rank0/main", "rank0/main/torch"]
     assert all(process.after_op for process in trace.processes)
 
 
-def test_what_jax_cannot_have_leaves_torch_recorded(first: tuple[Path, str, Trace]) -> None:
+def test_what_jax_cannot_have_leaves_torch_recorded(programs: JaxPrograms) -> None:
     """An option for torch alone is no error: a fact says that JAX's calls are no rows."""
-    folder, printed, _ = first
-    same, trace = recorded(folder, "checked", "--check-links")
-    assert same == printed
+    trace = programs.recorded("checked", "program", options=("--check-links",))
+    assert programs.printed["checked"] == programs.plain("program")
     [process] = trace.processes
     assert process.state == "complete"
     assert process.facts["jax.not_recorded"] == "--check-links is not there for what JAX computes"
 
 
-def test_values_of_jax_are_injected_beside_torch(first: tuple[Path, str, Trace]) -> None:
+def test_values_of_jax_are_injected_beside_torch(programs: JaxPrograms) -> None:
     """With A's results of the calls of JAX, a run of another number prints what A does."""
-    folder, printed, _ = first
-    same, _ = recorded(folder, "valued", "--values", "all", "--values-inputs")
-    assert same == printed
-    replay = sys.executable, "-m", "rltrace", "replay", "valued.zarr", "--inject", "op=jit.*", "--quiet"
-    replayed = run(folder, PROGRAM, *replay, "-o", "replayed.zarr", "--", SCALE="1.5")
-    assert replayed == printed != run(folder, PROGRAM, SCALE="1.5")
+    whole(programs)
+    verb = "replay", "a.zarr"
+    programs.recorded("replayed", "program", verb=verb, options=("--inject", "op=jit.*"), SCALE="1.5")
+    programs.recorded("scaled", "program", SCALE="1.5")
+    assert programs.printed["replayed"] == programs.plain("program") != programs.printed["scaled"]

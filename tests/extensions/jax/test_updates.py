@@ -1,27 +1,16 @@
-"""Programs whose training loop is Python's: a call that computes a gradient is a step, other loops are part of calls.
-
-JAX is never imported here: it starts threads, after which no other test of this process could fork.
-"""
+"""Programs whose training loop is Python's: a call that computes a gradient is a step, other loops part of calls."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from jax_programs import JaxPrograms
 
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.compare import compare
 from rltrace.query.ops import OpLine, list_ops
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.schema import Step
-from rltrace.trace.read.reader import Trace, open_trace
-
-if importlib.util.find_spec("jax") is None:
-    pytest.skip("JAX is not installed: pip install rltrace-debugger[jax]", allow_module_level=True)
+from rltrace.trace.read.reader import Trace
 
 PROGRAM = """
 import os
@@ -56,31 +45,9 @@ print(update.lower(weights, batch, targets).compile()(weights, batch, targets))
 """
 
 
-class Runs:
-    """Recordings of the program, each made once."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "program.py").write_text(PROGRAM)
-        self.printed: dict[str, str] = {}
-
-    def run(self, *command: str, **variables: str) -> str:
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", **variables}
-        command = *command, sys.executable, "program.py"
-        ended = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=200)
-        assert not ended.returncode, ended.stderr
-        return ended.stdout
-
-    def recorded(self, name: str, *options: str, **variables: str) -> Trace:
-        if name not in self.printed:
-            record = sys.executable, "-m", "rltrace", "record", "--quiet", "-o", f"{name}.zarr", *options, "--"
-            self.printed[name] = self.run(*record, **variables)
-        return open_trace(self.folder / f"{name}.zarr")
-
-
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(tmp_path_factory.mktemp("updates"))
+def programs(tmp_path_factory: pytest.TempPathFactory) -> JaxPrograms:
+    return JaxPrograms(tmp_path_factory.mktemp("updates"), {"program": PROGRAM})
 
 
 def steps_of(trace: Trace) -> list[tuple[int, int, int, int]]:
@@ -99,10 +66,10 @@ def ops_of(trace: Trace, selector: str = "all") -> list[str]:
     return [line.op for line in lines_of(trace, selector)]
 
 
-def test_a_call_that_computes_a_gradient_is_a_step(runs: Runs) -> None:
+def test_a_call_that_computes_a_gradient_is_a_step(programs: JaxPrograms) -> None:
     """Each ends with its row, also one that donates, or that the program has compiled; eager derivatives end none."""
-    trace = runs.recorded("whole")
-    assert runs.printed["whole"] == runs.run()
+    trace = programs.recorded("whole", "program")
+    assert programs.printed["whole"] == programs.plain("program")
     steps = steps_of(trace)
     assert [count for _, count, _, _ in steps] == [n // 2 for n in range(12)] + [6]
     assert len({digest for *_, digest in steps}) == 13
@@ -112,32 +79,37 @@ def test_a_call_that_computes_a_gradient_is_a_step(runs: Runs) -> None:
     assert "computes no gradient (--loops returns records" in str(trace.processes[0].facts["jax.boundary_only"])
 
 
-def test_calls_from_the_cache_end_the_same_steps(runs: Runs) -> None:
+def test_calls_from_the_cache_end_the_same_steps(programs: JaxPrograms) -> None:
     """They are those of calls that all pass through Python, whose results are digested at once."""
-    assert steps_of(runs.recorded("whole")) == steps_of(runs.recorded("python", "--values", "op=nothing"))
+    assert steps_of(programs.recorded("whole", "program")) == steps_of(
+        programs.recorded("python", "program", options=("--values", "op=nothing"))
+    )
 
 
-def test_other_numbers_are_found_at_the_first_update(runs: Runs) -> None:
+def test_other_numbers_are_found_at_the_first_update(programs: JaxPrograms) -> None:
     """Steps order what differs."""
-    found = compare(runs.recorded("whole"), runs.recorded("rate", RATE="0.2")).decisive
+    found = compare(programs.recorded("whole", "program"), programs.recorded("rate", "program", RATE="0.2")).decisive
     assert found is not None
     assert (found.cause, found.op, found.step) == (Cause.ARGUMENTS, "jit.update", 0)
 
 
-def test_a_window_has_rows_of_its_steps(runs: Runs) -> None:
+def test_a_window_has_rows_of_its_steps(programs: JaxPrograms) -> None:
     """And digests of all steps, which are those of a whole recording; the program ends after the last one."""
-    whole, window = runs.recorded("whole"), runs.recorded("window", "--steps", "4:7", "--until", "8")
+    whole, window = (
+        programs.recorded("whole", "program"),
+        programs.recorded("window", "program", options=("--steps", "4:7", "--until", "8")),
+    )
     assert ops_of(window) == ops_of(whole, "step=4:7")
     assert [digest for *_, digest in steps_of(window)] == [digest for *_, digest in steps_of(whole)[:9]]
     assert window.processes[0].state == "stopped"
-    assert len(runs.printed["window"].splitlines()) == 4
+    assert len(programs.printed["window"].splitlines()) == 4
     found = compare(whole, window)
     assert found.verdict is not Verdict.DIVERGED
     assert found.decisive is None
 
 
-def test_a_loop_that_is_named_is_a_training_loop(runs: Runs) -> None:
+def test_a_loop_that_is_named_is_a_training_loop(programs: JaxPrograms) -> None:
     """Its iterations are steps, of four in each call, and rows."""
-    trace = runs.recorded("loops", "--loops", "return*")
+    trace = programs.recorded("loops", "program", options=("--loops", "return*"))
     assert len(steps_of(trace)) == 13 + 6 * 4
     assert ops_of(trace).count("jit.returns.iteration") == 6 * 4
