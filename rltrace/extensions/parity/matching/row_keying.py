@@ -253,8 +253,8 @@ class Keying:
         digests = tensor.digests.ravel()
         for earlier in self._earlier(grid, tensor):
             at = places_of(digests, earlier.digests, earlier.keys)
-            own = np.flatnonzero(at != NONE) if at is not None else ()
-            if at is not None and len(own):
+            if at is not None and (at != NONE).any():
+                own = np.flatnonzero(at != NONE)
                 return KeyedRows(tensor, grid, earlier.tokens[at[own]], own[:, None])
         return None
 
