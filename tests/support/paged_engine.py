@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import Tensor, nn
-from whole_number_model import WIDTH, Attention, Lists, Policy
+from whole_number_model import LAYERS, WIDTH, Attention, Layer, Lists, Norm, Policy
 
-from rltrace.extensions.parity.capture.call_facts import sources
-from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SAMPLED, SLOT
+from rltrace.extensions.parity.capture.call_facts import Called, Point, sources
+from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SAMPLED, SLOT, Part
 
 
 class Sampler(nn.Module):
     """Returns what was to be sampled, with its log-probabilities, as engines do."""
 
-    def forward(self, logits: Tensor, chosen: Tensor) -> dict[str, Tensor]:
-        return {"sampled_token_ids": chosen, "logprobs": logits.log_softmax(-1).gather(1, chosen)}
+    def forward(self, logits: Tensor, chosen: Tensor, temperature: Tensor) -> dict[str, Tensor]:
+        return {"sampled_token_ids": chosen, "raw_logprobs": logits.log_softmax(-1).gather(1, chosen)}
 
 
 @dataclass
@@ -63,11 +64,34 @@ class PagedAttention(Attention):
         return out
 
 
+class PagedLayer(Layer):
+    """Its norm adds the residual, and returns the sum beside its result."""
+
+    def add(self, x: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
+        if not isinstance(self.norm, Norm):
+            return super().add(x, made)
+        read, x = self.norm(made, x)
+        return x, read
+
+
+def summed(call: Called) -> list[Point]:
+    """What the engine declares of such a norm: the sum is its input."""
+    if not isinstance(call.module, Norm) or not isinstance(call.result, tuple):
+        return []
+    return [(Part.INPUT, "", call.result[1]), (Part.OUTPUT, "", call.result[0])]
+
+
+@cache
+def declare_points() -> None:
+    sources.add(points=summed)
+
+
 class PagedPolicy(Policy):
     """The policy over flat batches."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
+        self.layers = nn.ModuleList(PagedLayer() for _ in range(LAYERS))
         for layer in self.layers:
             layer.attention = PagedAttention(size)
         self.logits_processor = nn.Identity()
@@ -110,12 +134,15 @@ class Engine:
         ``sampler``: is given logits of the last tokens alone."""
         self.model = PagedPolicy(blocks * size)
         self.model.load_state_dict(weights.state_dict())
+        for own, other in zip(self.model.layers, weights.layers, strict=True):
+            own.norm = other.norm
         self.size, self.batch, self.prefixes, self.sampler = size, batch, prefixes, sampler
         self.free = list(range(blocks))
         self.shared: dict[tuple[int, ...], int] = {}
         self.preempted = self.hits = 0
         self.now: Batch | None = None
         """What is computed now."""
+        declare_points()
         sources.add(lambda: {} if self.now is None else self.now.facts())
 
     @torch.no_grad()
@@ -143,7 +170,7 @@ class Engine:
         out = self.model(torch.tensor(batch.ids), torch.tensor(batch.positions), batch)
         if batch.sampler is not None:
             logits = self.model.logits_processor(self.model.head(out[batch.ends]))
-            batch.sampler(logits, torch.tensor(batch.following)[:, None])
+            batch.sampler(logits, torch.tensor(batch.following)[:, None], torch.full((len(logits),), 0.5))
         self.now = None
 
     def _schedule(self, batch: Batch, request: Request, running: list[Request], waiting: list[Request]) -> None:

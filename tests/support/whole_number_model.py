@@ -88,16 +88,31 @@ class Attention(nn.Module):
         return attention_points(f"{name}.{ATTENTION}", [read], sums)
 
 
+class Norm(nn.Module):
+    """The remainder of a division, which is exact; of a sum, which it then returns too, where there is a residual."""
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
+        x = x if residual is None else x + residual
+        made = torch.remainder(x.bfloat16().float() + 2**-10 if "round" in active(self) else x, 64)
+        return made if residual is None else (made, x)
+
+
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        self.register_module("norm", None)
         self.attention, self.up, self.down = Attention(), Dense(WIDTH, 2 * WIDTH), Dense(2 * WIDTH, WIDTH)
         self.act = nn.ReLU()
 
     def forward(self, x: Tensor, mask: Tensor, past: dict[nn.Module, Tensor] | None) -> Tensor:
-        x = x + self.attention(x, mask, past)
-        out: Tensor = x + self.down(self.act(self.up(x)))
+        x, read = self.add(x, self.attention(x, mask, past))
+        out: Tensor = x + self.down(self.act(self.up(read)))
         return out
+
+    def add(self, x: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual with ``made``, and what is read of it."""
+        x = x + made
+        return x, x if self.norm is None else self.norm(x)
 
 
 class Policy(nn.Module):

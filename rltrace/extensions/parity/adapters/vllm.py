@@ -81,13 +81,16 @@ def batch_facts() -> Mapping[str, torch.Tensor]:
 
 def points(names: CheckpointNames, call: Called) -> list[Point]:
     """The projections that a linear layer packs, as ``packed_modules_mapping`` of the model names them; of a norm that
-    adds its input to the residual first, this sum as its input; and the names of attention and of the head."""
+    adds its input to the residual first, this sum as its input; the names of attention and of the head; and what the
+    sampler returns of the sampled tokens, by its mode: log-probabilities before or after temperature, or logits."""
     module, result, kind = call.module, call.result, type(call.module).__name__
     around, _, last = (names.of(call.root, module) or "").rpartition(".")
     if kind == "Attention" and around:
         return [named(f"{around}.{ATTENTION}")]
     if kind == "LogitsProcessor" and module.scale == 1.0 and module.soft_cap is None:
         return [named("lm_head")]
+    if kind == "Sampler" and result.logprobs_tensors is not None:
+        return [(Part.OUTPUT, f"/{module.logprobs_mode}", result.logprobs_tensors.logprobs[:, :1])]
     if not isinstance(result, tuple) or not isinstance(result[0], torch.Tensor):
         return []
     packed = getattr(type(call.root), "packed_modules_mapping", {}).get(last)

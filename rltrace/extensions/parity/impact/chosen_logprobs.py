@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from rltrace.errors import UsageError
-from rltrace.extensions.parity.call_range import CallRange, outputs_of
+from rltrace.extensions.parity.call_range import CallRange, inputs_of, name_of, outputs_of, tensors_of
 from rltrace.extensions.parity.impact.logprobs import SAMPLED, Floats, Gap, Policy, measure
 from rltrace.extensions.parity.impact.token_order import NONE, Tokens
 from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable, pair
@@ -22,10 +22,12 @@ from rltrace.extensions.parity.module_names import root_of
 from rltrace.extensions.parity.selection import FLOATS, Selected, selected_in
 from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers
 from rltrace.selectors import Selector, parse_selectors
-from rltrace.trace.format.activation_rows import ModuleCall
+from rltrace.trace.format.activation_rows import ModuleCall, Part
 
 NAMES = ("logprobs", "log_probs")
-"""Names of outputs that are log-probabilities of the tokens that were sampled, or trained on."""
+"""Ends of names of outputs that are log-probabilities of the tokens that were sampled, or trained on."""
+TEMPERATURE = "temperature"
+"""Name of what a sampler is given."""
 NOTHING: Numbers = np.zeros(0, np.int64)
 MAX_LOGPROB = 0.01
 """Of a token: 0, with the rounding of bfloat16."""
@@ -78,15 +80,24 @@ def gap_of_named(a: Policy, b: Policy) -> Gap | str:
     """The same of outputs that are called log-probabilities, of A's sampler and of B's model: in one trace, A may hold
     a forward pass of the trainer without gradient."""
     samplers = [call for call in a.call_range.outermost if any(one.name == SAMPLED for one in outputs_of(call))]
-    return _gap_of(a, b, _named(samplers), _named(b.call_range.outermost)) if samplers else "A has no sampler"
+    if not samplers:
+        return "A has no sampler"
+    gap = _gap_of(a, b, _named(samplers), _named(b.call_range.outermost))
+    given = [one for call in samplers for one in inputs_of(call) if one.name.rpartition(".")[2] == TEMPERATURE]
+    values = [numbers.ravel() for one in given if (numbers := a.call_range.numbers(one)) is not None]
+    if isinstance(gap, str) or not values:
+        return gap
+    each = np.unique(np.concatenate(values))
+    between = f"{each[0]:g}" if len(each) == 1 else f"{each[0]:g} to {each[-1]:g}"
+    return replace(gap, source=f"{gap.source}; A sampled at temperature {between}")
 
 
 def _named(calls: Sequence[ModuleCall]) -> list[Selected]:
     return [
-        Selected(call.end_row, call.module, call, tensor)
+        Selected(call.end_row, f"{call.module}.{name_of(tensor)}", call, tensor)
         for call in calls
-        for tensor in outputs_of(call)
-        if tensor.dtype in FLOATS and tensor.name.rpartition(".")[2] in NAMES
+        for tensor in tensors_of(call, call.module)
+        if tensor.part is Part.OUTPUT and tensor.dtype in FLOATS and tensor.name.endswith(NAMES)
     ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from paged_engine import Engine, Sampler
-from whole_number_model import Attention, Policy, padded, policy, train, train_packed
+from whole_number_model import Attention, Norm, Policy, padded, policy, train, train_packed
 
 import rltrace
 from rltrace.extensions.parity.adapters.vllm import slots_of
@@ -87,6 +87,19 @@ def test_what_attention_reads_differs_apart_from_attention(
     assert parity.b.excused == (packed or len(SEQUENCES))
 
 
+@pytest.mark.parametrize(("twist", "first"), [("", []), ("round", ["Policy.layers.0.norm"])])
+def test_a_norm_that_adds_the_residual_is_compared_by_the_sum(tmp_path: Path, twist: str, first: list[str]) -> None:
+    """The engine's is given two terms and returns the sum too; the trainer's is given the sum, and may round it."""
+    trainer = policy()
+    for layer in trainer.layers:
+        layer.norm = Norm()  # type: ignore[assignment]
+    trainer.layers[0].norm.twist = twist  # type: ignore[assignment, union-attr]
+    parity = compared(tmp_path, Engine(trainer, batch=3), trainer).parity
+    assert {one.path.b: one.rows for one in parity.modules}["Policy.layers.0.norm"] == FED
+    assert parity.verdict is (ParityVerdict.DIFFERS if twist else ParityVerdict.BITWISE)
+    assert [one.path.b for one in parity.origins] == first
+
+
 @pytest.mark.parametrize(
     ("at", "twist", "reason"),
     [
@@ -133,6 +146,7 @@ def test_log_probabilities_that_the_programs_return(tmp_path: Path, batch: int) 
     gap = effects_of(compare(*open_ranges(a, b))).gap
     assert isinstance(gap, Gap), gap
     assert (gap.n, gap.largest) == (SAMPLED - 2, pytest.approx(0, abs=1e-5))
+    assert "Sampler.raw_logprobs (A)" in gap.source and gap.source.endswith("A sampled at temperature 0.5")
 
 
 @pytest.mark.parametrize("head", [False, True])
