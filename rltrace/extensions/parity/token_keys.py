@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 Keys = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
 
+NONE = -1
+"""No index, no number."""
+
 NO_KEY = np.uint64(0)
 """Key of padding, and of a token of an unknown sequence."""
 

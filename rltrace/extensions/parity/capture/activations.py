@@ -6,7 +6,7 @@ has not changed its inputs; inputs that it writes, before it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -360,7 +360,7 @@ class ActivationCapture(OpHook[_Op]):
                 recorded.append(take(Part.INPUT, name, tensor, row, within_op=True, with_value=with_value))
         outputs = [*written, *returned]
         names = {id(tensor): name for name, tensor in op.inputs} if written else {}
-        names |= _names_of_returned(op.plan, out) if returned else {}
+        names |= {id(tensor): name for name, tensor in returned_names(op.plan.func, out)} if returned else {}
         for tensor, digest in zip(outputs, stream.digests[len(stream.digests) - len(outputs) :].tolist(), strict=True):
             if digest:  # 0: a library's workspace
                 name = names.get(id(tensor), "")
@@ -372,17 +372,14 @@ class ActivationCapture(OpHook[_Op]):
             self._queue.add(NewOp(stream.number, row, found), new_digests(found))
 
 
-def _names_of_returned(plan: OpPlan, out: Any) -> dict[int, str]:
-    """By ``id``, names of the tensors that an op returned: of its schema, else the index."""
+def returned_names(func: OpOverload, out: Any) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of several tensors that an op returned: the name in its schema, else the index."""
     if not isinstance(out, (tuple, list)):
-        return {}
-    returns = getattr(getattr(plan.func, "_schema", None), "returns", ())
-    from_schema = [returned.name or str(i) for i, returned in enumerate(returns)] if len(returns) > 1 else []
-    found: dict[int, str] = {}
+        return
+    returns = getattr(getattr(func, "_schema", None), "returns", ())
+    names = [returned.name or str(i) for i, returned in enumerate(returns)] if len(returns) > 1 else []
     for i, item in enumerate(out):
-        for name, tensor in named_tensors(item, from_schema[i] if i < len(from_schema) else str(i)):
-            found[id(tensor)] = name
-    return found
+        yield from named_tensors(item, names[i] if i < len(names) else str(i))
 
 
 # --- captures ---------------------------------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ import numpy as np
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.call_range import CallRange, inputs_of, name_of, outputs_of, tensors_of
 from rltrace.extensions.parity.impact.logprobs import SAMPLED, Floats, Gap, Policy, measure
-from rltrace.extensions.parity.impact.token_order import NONE, Tokens
+from rltrace.extensions.parity.impact.token_order import Tokens
 from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable, pair
 from rltrace.extensions.parity.module_names import root_of
 from rltrace.extensions.parity.selection import FLOATS, Selected, selected_in
-from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers
+from rltrace.extensions.parity.token_keys import NO_KEY, NONE, Keys, Numbers
 from rltrace.selectors import Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ModuleCall, Part
 

@@ -13,10 +13,7 @@ import numpy as np
 
 from rltrace.extensions.parity.matching.row_pairs import joined
 from rltrace.extensions.parity.matching.token_grids import TokenGrid
-from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers
-
-NONE = -1
-"""In place of the index of a token."""
+from rltrace.extensions.parity.token_keys import NO_KEY, NONE, Keys, Numbers
 
 
 @dataclass(frozen=True, eq=False)

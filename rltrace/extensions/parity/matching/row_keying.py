@@ -25,7 +25,7 @@ from rltrace.extensions.parity.matching.layouts import (
 )
 from rltrace.extensions.parity.matching.token_grids import TokenGrid
 from rltrace.extensions.parity.module_names import root_of
-from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers
+from rltrace.extensions.parity.token_keys import NO_KEY, NONE, Keys, Numbers
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
 
 # --- calls of forward passes ------------------------------------------------------------------------------------------
@@ -86,9 +86,6 @@ class _Calls:
 
 SEARCHED = 24
 """Earlier tensors of a forward pass that are searched for content, the latest first."""
-
-NONE = -1
-"""No place."""
 
 _FOLD = np.uint64(0x9E3779B97F4A7C15)
 

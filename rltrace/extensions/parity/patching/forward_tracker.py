@@ -26,8 +26,8 @@ from rltrace.extensions.parity.matching.token_grids import (
 )
 from rltrace.extensions.parity.module_names import ModulePartners, root_of
 from rltrace.extensions.parity.patching.known_tensors import KnownTensors, digests_of
-from rltrace.extensions.parity.patching.row_table import NONE, OUTPUT, RowTable
-from rltrace.extensions.parity.token_keys import Keys, Numbers
+from rltrace.extensions.parity.patching.row_table import OUTPUT, RowTable
+from rltrace.extensions.parity.token_keys import NONE, Keys, Numbers
 from rltrace.recorder.capture.values import NoBytesError, bytes_of
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.layouts import Layouts, dtype_name

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from rltrace.digest.activation_rows import row_digests
-from rltrace.extensions.parity.matching.row_keying import NONE, places_of
-from rltrace.extensions.parity.token_keys import Keys, Numbers
+from rltrace.extensions.parity.matching.row_keying import places_of
+from rltrace.extensions.parity.token_keys import NONE, Keys, Numbers
 from rltrace.recorder.capture.values import NoBytesError, bytes_of
 from rltrace.recorder.digests.layouts import Layouts, dtype_name
 

@@ -18,12 +18,12 @@ from torch._ops import OpOverload
 
 from rltrace.errors import HoleError
 from rltrace.extensions.parity.capture.activation_tensors import ForwardNames, named_tensors
+from rltrace.extensions.parity.capture.activations import returned_names
 from rltrace.extensions.parity.matching.layouts import place_rows
 from rltrace.extensions.parity.module_names import MapLine, ModulePartners
 from rltrace.extensions.parity.patching.forward_tracker import RunningPasses, TrackedCall
 from rltrace.extensions.parity.patching.row_table import (
     CHOICES,
-    NONE,
     OUTPUT,
     RowLookup,
     RowTable,
@@ -31,7 +31,7 @@ from rltrace.extensions.parity.patching.row_table import (
     row_shape,
 )
 from rltrace.extensions.parity.patching.tally import PROVIDER, ModuleRows, PatchCounts, RowAccount
-from rltrace.extensions.parity.token_keys import NO_KEY, Numbers
+from rltrace.extensions.parity.token_keys import NO_KEY, NONE, Numbers
 from rltrace.recorder.core.calls import op_tensors
 from rltrace.recorder.core.modules import ModuleNames, members, tensors_of
 from rltrace.recorder.core.op_info import OpPlan, results_of
@@ -199,18 +199,8 @@ def named_results(
     written, returned = results_of(plan, args, kwargs, tensors, out)
     inputs = {id(tensor): name for name, tensor in named_tensors(plan.named(args, kwargs))}
     yield from ((inputs.get(id(tensor), ""), tensor) for tensor in written)
-    names = {id(tensor): name for name, tensor in _returned_names(plan.func, out)}
+    names = {id(tensor): name for name, tensor in returned_names(plan.func, out)}
     yield from ((names.get(id(tensor), ""), tensor) for tensor in returned)
-
-
-def _returned_names(func: OpOverload, out: Any) -> Iterator[tuple[str, Tensor]]:
-    """The name of each of several tensors: that of the operator's schema, or its index."""
-    if not isinstance(out, (tuple, list)):
-        return
-    returns = getattr(getattr(func, "_schema", None), "returns", ())
-    names = [returned.name or str(i) for i, returned in enumerate(returns)] if len(returns) > 1 else []
-    for i, item in enumerate(out):
-        yield from named_tensors(item, names[i] if i < len(names) else str(i))
 
 
 # --- ops that choose --------------------------------------------------------------------------------------------------

@@ -13,13 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.errors import HoleError
-from rltrace.extensions.parity.token_keys import NO_KEY, Keys, Numbers
+from rltrace.extensions.parity.token_keys import NO_KEY, NONE, Keys, Numbers
 from rltrace.trace.read.values import Value
 
 Fetch = Callable[[int], Value | None]
-
-NONE = -1
-"""No entry."""
 
 OUTPUT = ""
 """The name of no op: an output of the module."""

@@ -26,9 +26,9 @@ from rltrace.extensions.parity.matching.layouts import (
 from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, fold, passes_of
 from rltrace.extensions.parity.matching.token_grids import TokenGrid, token_grids
 from rltrace.extensions.parity.module_names import root_of
-from rltrace.extensions.parity.patching.row_table import CHOICES, NONE, OUTPUT, RowSource, RowTable, TensorPlace
+from rltrace.extensions.parity.patching.row_table import CHOICES, OUTPUT, RowSource, RowTable, TensorPlace
 from rltrace.extensions.parity.selection import around, finds_call, ops_in
-from rltrace.extensions.parity.token_keys import NO_KEY
+from rltrace.extensions.parity.token_keys import NO_KEY, NONE
 from rltrace.selectors import OP_KEYS, Selector
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part

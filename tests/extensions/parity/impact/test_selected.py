@@ -22,8 +22,9 @@ from rltrace.extensions.parity.impact.chosen_logprobs import (
     parse_both,
 )
 from rltrace.extensions.parity.impact.logprobs import Gap, Policy
-from rltrace.extensions.parity.impact.token_order import NONE, Tokens
+from rltrace.extensions.parity.impact.token_order import Tokens
 from rltrace.extensions.parity.inputs import open_ranges, parse_given
+from rltrace.extensions.parity.token_keys import NONE
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.activation_rows import Part
 

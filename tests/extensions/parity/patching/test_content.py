@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rltrace.extensions.parity.patching.known_tensors import KnownTensors
-from rltrace.extensions.parity.patching.row_table import NONE
+from rltrace.extensions.parity.token_keys import NONE
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.digests.layouts import Layouts
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rltrace.errors import HoleError
-from rltrace.extensions.parity.patching.row_table import NONE, OUTPUT, RowSource, RowTable, TensorPlace
+from rltrace.extensions.parity.patching.row_table import OUTPUT, RowSource, RowTable, TensorPlace
+from rltrace.extensions.parity.token_keys import NONE
 from rltrace.trace.read.values import Value
 
 SPOT = TensorPlace("Policy.router", OUTPUT, 0, "")
