@@ -14,7 +14,7 @@ from rltrace.commands._output_files import check_output
 from rltrace.commands.console import ExitCode, emit_report
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.commands._state_comparison import StateArguments, check_state_options, compare_state
-from rltrace.extensions.parity.commands._terminal import ParityResult, show_parity
+from rltrace.extensions.parity.commands._terminal import ParityResult
 
 if TYPE_CHECKING:
     from rltrace.extensions.parity.compare import Compared, ParityOptions
@@ -60,6 +60,7 @@ def command(arguments: CompareArguments) -> int:
             check_output(output, arguments.force)
         return compare_state(arguments)
     from rltrace.commands._terminal import can_open
+    from rltrace.extensions.parity.commands._terminal import show_parity
     from rltrace.extensions.parity.compare import compare
     from rltrace.extensions.parity.impact.summary import effects_of
     from rltrace.extensions.parity.inputs import open_ranges
