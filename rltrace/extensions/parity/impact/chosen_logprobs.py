@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from rltrace.errors import UsageError
-from rltrace.extensions.parity.call_range import CallRange, inputs_of, name_of, outputs_of, tensors_of
+from rltrace.extensions.parity.call_range import CallRange, name_of, outputs_of, tensors_of
 from rltrace.extensions.parity.impact.logprobs import SAMPLED, Floats, Gap, Policy, measure
 from rltrace.extensions.parity.impact.token_order import Tokens
 from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable, pair
@@ -26,8 +26,6 @@ from rltrace.trace.format.activation_rows import ModuleCall, Part
 
 NAMES = ("logprobs", "log_probs")
 """Ends of names of outputs that are log-probabilities of the tokens that were sampled, or trained on."""
-TEMPERATURE = "temperature"
-"""Name of what a sampler is given."""
 NOTHING: Numbers = np.zeros(0, np.int64)
 MAX_LOGPROB = 0.01
 """Of a token: 0, with the rounding of bfloat16."""
@@ -82,14 +80,7 @@ def gap_of_named(a: Policy, b: Policy) -> Gap | str:
     samplers = [call for call in a.call_range.outermost if any(one.name == SAMPLED for one in outputs_of(call))]
     if not samplers:
         return "A has no sampler"
-    gap = _gap_of(a, b, _named(samplers), _named(b.call_range.outermost))
-    given = [one for call in samplers for one in inputs_of(call) if one.name.rpartition(".")[2] == TEMPERATURE]
-    values = [numbers.ravel() for one in given if (numbers := a.call_range.numbers(one)) is not None]
-    if isinstance(gap, str) or not values:
-        return gap
-    each = np.unique(np.concatenate(values))
-    between = f"{each[0]:g}" if len(each) == 1 else f"{each[0]:g} to {each[-1]:g}"
-    return replace(gap, source=f"{gap.source}; A sampled at temperature {between}")
+    return _gap_of(a, b, _named(samplers), _named(b.call_range.outermost))
 
 
 def _named(calls: Sequence[ModuleCall]) -> list[Selected]:

@@ -192,6 +192,8 @@ def log_probabilities(logits: NDArray[np.floating], tokens: GapNumbers) -> Float
 
 SAMPLED = "sampled_token_ids"
 """Name of what a sampler returns."""
+TEMPERATURE = "temperature"
+"""Name of what a sampler is given."""
 HEADS = ("lm_head", "embed_out", "output_projection", "logits_processor")
 """Names of the layer that returns logits, for models that do not."""
 SOURCE = (
@@ -307,6 +309,17 @@ def gap_of_logits(a: Policy, b: Policy, names: Iterable[tuple[str, str]] = ()) -
         only_a=int((~np.isin(table_a.keys, whole_b.keys)).sum()) + int((~found_b.read).sum()),
         only_b=len(sampled) - len(rows_b) + int((~found_a.read).sum()),
     )
+
+
+def temperature_of(side: Policy) -> str:
+    """The temperatures that a side's samplers were given, in words; empty: they are not known."""
+    samplers = [call for call in side.call_range.calls if any(_last(one.name) == SAMPLED for one in outputs_of(call))]
+    given = [one for call in samplers for one in inputs_of(call) if _last(one.name) == TEMPERATURE]
+    values = [numbers.ravel() for one in given if (numbers := side.call_range.numbers(one)) is not None]
+    if not values:
+        return ""
+    each = np.unique(np.concatenate(values))
+    return f"{each[0]:g}" if len(each) == 1 else f"{each[0]:g} to {each[-1]:g}"
 
 
 def _partner_logits(

@@ -6,12 +6,12 @@ Owns the source of log-probabilities: what a selector finds, else the logits. Co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.compare import Compared
 from rltrace.extensions.parity.impact.chosen_logprobs import gap_of_named, gap_of_selected, parse_both
-from rltrace.extensions.parity.impact.logprobs import Gap, NoGap, Policy, gap_of_logits
+from rltrace.extensions.parity.impact.logprobs import Gap, NoGap, Policy, gap_of_logits, temperature_of
 from rltrace.extensions.parity.impact.routing import DEFAULT, Routing, routing_of
 
 Names = Sequence[tuple[str, str]]
@@ -52,6 +52,8 @@ def effects_of(compared: Compared, logprobs: str | None = None, routing: str | N
     gap = _gap(a, b, logprobs, names)
     if logprobs is not None and isinstance(gap, str):
         raise UsageError(f"--logprobs {logprobs}: {gap}")
+    if isinstance(gap, Gap) and (temperature := temperature_of(a)):
+        gap = replace(gap, source=f"{gap.source}; A sampled at temperature {temperature}")
     selectors = (DEFAULT, DEFAULT) if routing is None else parse_both(routing, "--routing")
     found, notes = routing_of(a, b, names, selectors)
     if routing is not None and not found and not notes:
