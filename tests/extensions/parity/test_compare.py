@@ -642,6 +642,27 @@ def test_a_part_called_for_another_row_is_no_part_of_the_pass_before(tmp_path: P
     assert parity.disagreements == ()
 
 
+class Timed(Scores):
+    """Is given a time first, which many rows share."""
+
+    def forward(self, time: torch.Tensor, observations: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(observations) + time
+
+
+def test_rows_are_known_by_the_input_that_differs_most(tmp_path: Path) -> None:
+    observations, time = torch.arange(24).reshape(8, 3).float(), torch.arange(8).remainder(2)[:, None].float()
+
+    def program() -> None:
+        model = Timed()
+        with torch.no_grad():
+            for row in range(8):
+                model(time[row : row + 1], observations[row : row + 1])
+        model(time.flip(0), observations.flip(0)).sum().backward()
+
+    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.BITWISE)
+
+
 def test_rows_in_a_declared_order(tmp_path: Path) -> None:
     """What is handed in is drawn anew on each side, so only its order tells."""
 

@@ -47,16 +47,23 @@ def _keys(grids: Sequence[TokenGrid]) -> Keys:
 
 
 def observation_grids(call_range: CallRange) -> tuple[TokenGrid, ...]:
-    """Grids by the first input of each outermost call that no earlier call returned."""
-    grids = []
+    """Grids by an input of each outermost module that no earlier call returned; of several the one with the most
+    different rows: a time or a mask is the same for many."""
+    found: dict[str, dict[str, list[tuple[ModuleCall, Keys]]]] = {}
     earlier = EarlierOutputs()
     for call in call_range.outermost:
-        inputs = (t.digests for t in inputs_of(call) if t.digests.size and t.axes)
-        digests = next((found for found in inputs if not earlier.hold(call.module, found)), None)
-        grids += [] if digests is None else [TokenGrid.of_inputs(call, digests)]
+        for tensor in inputs_of(call):
+            if tensor.digests.size and tensor.axes and not earlier.hold(call.module, tensor.digests):
+                found.setdefault(call.module, {}).setdefault(tensor.name, []).append((call, tensor.digests))
         for tensor in outputs_of(call):
             earlier.add(call.module, tensor.digests)
-    return tuple(grids)
+    chosen = (max(inputs.values(), key=_different) for inputs in found.values())
+    grids = (TokenGrid.of_inputs(call, digests) for calls in chosen for call, digests in calls)
+    return tuple(sorted(grids, key=lambda grid: grid.anchor.number))
+
+
+def _different(calls: Sequence[tuple[ModuleCall, Keys]]) -> int:
+    return len(np.unique(np.concatenate([digests.ravel() for _, digests in calls])))
 
 
 def counted_grids(call_range: CallRange) -> tuple[TokenGrid, ...]:

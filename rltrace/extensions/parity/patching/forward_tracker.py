@@ -172,7 +172,7 @@ class ForwardTracker:
     def observation(self, call: TrackedCall, inputs: Iterable[Keys]) -> Keys | None:
         """The first of these inputs, by the digests of its rows, that an outermost call was given as an observation.
 
-        None: there is none. As ``matching.key_choice.observation_grids`` finds them in a trace.
+        None: there is none. Of several inputs a trace shows which differs most; here it is not known yet.
         """
         for digests in inputs if len(self.calls) == 1 else ():
             if digests.size and not self._outputs.hold(call.path, digests):
