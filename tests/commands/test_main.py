@@ -57,13 +57,10 @@ def test_help_lists_the_verbs_that_are_there(
     assert main(["no-such-verb"]) == ExitCode.TROUBLE
 
 
-def test_module_and_script_are_the_same() -> None:
+def test_the_module_is_the_command() -> None:
     """``python -m rltrace`` is the command."""
-    shown = [
-        subprocess.run([*command, "--version"], capture_output=True, text=True).stdout
-        for command in ([sys.executable, "-m", "rltrace"], [RLTRACE])
-    ]
-    assert shown[0] == shown[1] and shown[0].startswith("rltrace ")
+    shown = subprocess.run([sys.executable, "-m", "rltrace", "--version"], capture_output=True, text=True).stdout
+    assert shown.startswith("rltrace ")
 
 
 @pytest.mark.parametrize(

@@ -217,39 +217,6 @@ def test_a_that_does_not_repeat_itself(tmp_path: Path) -> None:
     assert states(outcome) == [ArmState.FAILED] + [ArmState.NOT_RUN] * 3
 
 
-def test_threads_that_add_in_any_order(tmp_path: Path) -> None:
-    """``index_put_(accumulate=True)`` on two threads gives one of several sums each time: the difference of two runs is
-    real, and no experiment confirms it, for A itself does not repeat."""
-    index, source = torch.arange(60_000) % 7, torch.rand(60_000, generator=torch.Generator().manual_seed(1))
-    program = training(lambda model, *_: model(scattered(index, source)).square().mean(), 1)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        outcome = until_they_differ(tmp_path, program)
-    finally:
-        torch.set_num_threads(before)
-    if outcome is None:
-        pytest.skip("the threads added in the same order every time")
-    assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
-    assert "is not reproducible" in outcome.explanation
-
-
-def until_they_differ(folder: Path, program: Program) -> ExperimentResult | None:
-    """The experiment on the first pair of runs that differ."""
-    for number in range(12):
-        (folder / str(number)).mkdir()
-        try:
-            return confirm(folder / str(number), program, samples=6)
-        except UsageError:
-            continue
-    return None
-
-
-def scattered(index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    sums = torch.zeros(8).index_put_((index,), source, accumulate=True)
-    return sums[:4]
-
-
 def twice(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
     return second(first(model(torch.rand(5, 4)))).square().mean()
 

@@ -163,7 +163,7 @@ def test_the_finding_of_the_whole_traces(tmp_path: Path, name: str, level: str) 
     recordings = Recordings(tmp_path).make(PROGRAMS[name], level=level)
     whole = recordings.decisive
     assert (None if whole is None else whole.step) == FIRST[name]
-    for turn in ("b ahead", "a ahead", "together"):
+    for turn in ("b ahead", "a ahead", "together") if name == "values" else ("together",):
         pair = Pair(recordings, tmp_path / turn)
         (tmp_path / turn).mkdir()
         a, b = pair.a.ends_of_steps, pair.b.ends_of_steps

@@ -62,7 +62,7 @@ def test_sizes_around_chunks_and_pages(interpreter: Executor, size: int) -> None
 def test_many_tensors_in_one_launch(interpreter: Executor) -> None:
     """Tensors of any sizes are digested in one launch, each under its own seed, none of them copied."""
     generator = random.Random(5)
-    for count, offset in ((4, 0), (14, 0), (13, 8), (13, 3)):
+    for count, offset in ((14, 0), (13, 3)):
         sizes = [
             generator.choice((0, 1, 8, 300, 5_000, PAGE_BYTES, PAGE_BYTES + 1, 2 * PAGE_BYTES)) for _ in range(count)
         ]
