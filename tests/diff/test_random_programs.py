@@ -283,7 +283,7 @@ def test_what_changes_no_value_is_no_difference(seed: int, kinds: tuple[str, ...
     holds(comparison, expected, made)
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(SEEDS, st.sampled_from(HARMFUL))
 def test_the_first_of_several_edits_is_reported(seed: int, kinds: tuple[str, ...]) -> None:
     """Values, arguments, shapes, observations, seeds, unseen writes, extra draws and live ops: the first, its cause."""
