@@ -72,6 +72,9 @@ class Extension:
     after_recording: str = ""
     """What is called when a recording of ``rltrace record`` has ended, with the trace, the options, and whether to be
     quiet; it returns whether it succeeded: ``module:function``."""
+    library: str = ""
+    """The module of a library beside the native engine: ``find()`` returns its path, and ``build(force=…)`` compiles it
+    and does so; None: it is not there, or what it is for is not installed."""
     pytest_plugin: str = ""
     """The module that pytest loads as a plugin; "": none."""
     remote_traces: str = ""

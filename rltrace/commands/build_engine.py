@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from time import monotonic
 
 from rltrace.commands._option_types import option, quiet_option, verb
 from rltrace.commands.console import emit, narrate
+from rltrace.extension import extensions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +28,14 @@ def command(arguments: BuildEngineArguments) -> None:
 
     Where JAX is installed, a library for its programs is compiled as well (three seconds), and its path printed last.
     """
-    from rltrace.native.build import build_log_library, plan_build
-    from rltrace.native.library import jaxlib_folder, torch_folder
+    from rltrace.native.build import plan_build
+    from rltrace.native.library import torch_folder
 
     force, quiet = arguments.force, arguments.quiet
-    if torch_folder() is None and jaxlib_folder() is not None:
-        emit(str(build_log_library(force=force)))
+    others = [import_module(one.library).build(force=force) for one in extensions() if one.library]
+    built = [path for path in others if path is not None]
+    if torch_folder() is None and built:
+        emit("\n".join(map(str, built)))
         return
     build = plan_build()
     if build.is_built and not force:
@@ -43,7 +47,4 @@ def command(arguments: BuildEngineArguments) -> None:
         folder = build.compile()
         if not quiet:
             narrate(f"done in {monotonic() - began:.0f} s")
-    emit(str(folder))
-    log_library = build_log_library(force=force)
-    if log_library is not None:
-        emit(str(log_library))
+    emit("\n".join(map(str, [folder, *built])))

@@ -1,4 +1,4 @@
-"""Compiles the native engine's library for this Python and its torch, into the cache, and that for JAX.
+"""Compiles the native engine's library for this Python and its torch, into the cache.
 
 Owns the compiler and its flags. Never runs within a recorded program.
 """
@@ -22,7 +22,6 @@ from rltrace.errors import BuildError
 from rltrace.json import to_json
 from rltrace.native.library import (
     BUILD_RECORD,
-    LOG_SOURCES,
     MODULE,
     SOURCES,
     VARIANT_VARIABLE,
@@ -30,8 +29,6 @@ from rltrace.native.library import (
     BuildTarget,
     cache_folder,
     content_digest,
-    jaxlib_folder,
-    log_library_path,
     name_of,
     read_record,
     sources_digest,
@@ -224,27 +221,19 @@ def _library_abi(torch: Path) -> str:
     return found[1] if found else "1"
 
 
-def build_log_library(*, force: bool = False) -> Path | None:
-    """Compile the library with which JAX programs digest their arrays; its path. None: JAX is not installed.
+def compile_library(what: str, words: Sequence[str], path: Path) -> None:
+    """Compile a library that is none of torch's, from sources and flags, and put it at ``path`` at once.
 
-    Takes three seconds; where it is there, nothing unless ``force``. Raises BuildError.
+    ``what``: the library, in an error. Raises BuildError.
     """
-    jaxlib = jaxlib_folder()
-    if jaxlib is None:
-        return None
-    path = log_library_path(jaxlib)
-    if path.is_file() and not force:
-        return path
     compiler = find_compiler()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix="building-") as name:
             library = Path(name, path.name)
-            files = ["-isystem", os.fspath(jaxlib / "include"), os.fspath(LOG_SOURCES / "digest_log.cpp")]
-            ended = _run([*compiler.command, *FLAGS, *files, "-o", os.fspath(library)])
+            ended = _run([*compiler.command, *FLAGS, *words, "-o", os.fspath(library)])
             if ended.returncode:
-                raise BuildError(f"the log of JAX programs cannot be compiled by {compiler}\n{_shown(ended.stderr)}")
+                raise BuildError(f"{what} cannot be compiled by {compiler}\n{_shown(ended.stderr)}")
             library.replace(path)
     except OSError as error:
         raise BuildError(f"{path.parent} cannot be written: {error.strerror}") from error
-    return path

@@ -208,33 +208,6 @@ def _damage(path: Path, record: BuildRecord) -> str:
         return f"cannot be read: {error.strerror}"
 
 
-# --- the log of JAX programs ------------------------------------------------------------------------------------------
-
-LOG_SOURCES = SOURCES / "jax"
-"""Of the library with which JAX programs digest their arrays."""
-
-
-def jaxlib_folder() -> Path | None:
-    """The folder of this Python's jaxlib, without importing it; None: JAX is not installed."""
-    spec = PathFinder.find_spec("jaxlib")
-    return Path(spec.origin).parent if spec is not None and spec.origin else None
-
-
-def log_library_path(jaxlib: Path) -> Path:
-    """Where the library for a jaxlib is, or will be: another for each version and for other sources."""
-    versions = re.findall(r"""^_version *= *['"](.*)['"]""", (jaxlib / "version.py").read_text("utf-8"), re.MULTILINE)
-    own = sources_digest(LOG_SOURCES) + content_digest((SOURCES / "digest.h").read_bytes())
-    name = f"jaxlib{versions[0] if versions else ''}-{platform.machine()}-{content_digest(own.encode())[:16]}.so"
-    return cache_folder() / re.sub(r"[^\w.+-]", "", name)
-
-
-def find_log_library() -> Path | None:
-    """The library for this Python's jaxlib; None where none is built. Loads nothing."""
-    jaxlib = jaxlib_folder()
-    path = None if jaxlib is None else log_library_path(jaxlib)
-    return path if path is not None and path.is_file() else None
-
-
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import pytest
 from engines import fitting_record
 
 from rltrace.commands.main import main
+from rltrace.extensions.jax import log_library
 from rltrace.native import build
 from rltrace.native.build import Compiler, EngineBuild
 from rltrace.native.library import torch_folder
@@ -28,7 +29,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.setenv("RLTRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(EngineBuild, "_compile_into", compile_into)
     monkeypatch.setattr(build, "plan_build", lambda: plan)
-    monkeypatch.setattr(build, "jaxlib_folder", lambda: None)
+    monkeypatch.setattr(log_library, "jaxlib_folder", lambda: None)
     return written
 
 

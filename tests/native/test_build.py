@@ -11,6 +11,7 @@ import pytest
 from engines import fitting_record, native_library
 
 from rltrace.errors import BuildError
+from rltrace.extensions.jax import log_library
 from rltrace.native import build as builds
 from rltrace.native.build import EngineBuild, find_compiler, plan_build
 from rltrace.native.library import BUILD_RECORD, cache_folder, find, read_record, torch_folder
@@ -140,15 +141,16 @@ def test_no_such_variant(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_log_of_jax_programs(build: EngineBuild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled once for each jaxlib, with its headers; where JAX is not installed there is nothing to do."""
     (tmp_path / "version.py").write_text("_version = '0.10.2'\n")
-    monkeypatch.setattr(builds, "jaxlib_folder", lambda: tmp_path)
-    path = builds.build_log_library()
+    monkeypatch.setattr(log_library, "jaxlib_folder", lambda: tmp_path)
+    path = log_library.build()
+    assert path is not None
     assert path.name.startswith("jaxlib0.10.2-")
     path.write_text("kept")
-    assert builds.build_log_library() == path
+    assert log_library.build() == path
     assert path.read_text() == "kept"
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-    monkeypatch.setattr(builds, "jaxlib_folder", lambda: None)
-    assert builds.build_log_library() is None
+    monkeypatch.setattr(log_library, "jaxlib_folder", lambda: None)
+    assert log_library.build() is None
 
 
 def test_sources_that_do_not_compile(build: EngineBuild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ from rltrace.commands._option_types import (
 )
 from rltrace.commands.console import ExitCode, emit_report
 from rltrace.errors import RecordError, UsageError
+from rltrace.extension import extensions
 from rltrace.launch.command import CommandLookup, look_up
 from rltrace.trace.format.location import Location
 
@@ -53,16 +56,18 @@ def command(arguments: DoctorArguments) -> int:
     """
     from rltrace.extensions.doctor.checks import obstacles
     from rltrace.extensions.doctor.report import DoctorReport, JaxRecorder, doctor_document
-    from rltrace.native.library import find, find_log_library, jaxlib_folder, torch_folder
+    from rltrace.native.library import find, torch_folder
 
     trace, command = arguments.trace, arguments.command
     if trace is not None and command:
         raise UsageError("--trace and a command exclude each other: a trace has its command")
-    first = FIRST_CALL if torch_folder() is None and jaxlib_folder() is not None else FIRST_OP
+    first = FIRST_CALL if find_spec("torch") is None and find_spec("jaxlib") is not None else FIRST_OP
     facts = _facts_of(trace) if trace is not None else _facts_now(command or (sys.executable, "-c", first))
     engine = jax = None
     if trace is None and "jax.platform" in facts:
-        jax = JaxRecorder(str(facts["jax.jaxlib"]), str(facts["jax.platform"]), find_log_library())
+        libraries = (import_module(extension.library).find() for extension in extensions() if extension.library)
+        library: Path | None = next(libraries, None)
+        jax = JaxRecorder(str(facts["jax.jaxlib"]), str(facts["jax.platform"]), library)
     elif trace is None:
         engine = find(torch_folder())
     found = DoctorReport(facts, obstacles(facts), engine, jax)

@@ -30,4 +30,4 @@ def _recorders(options: RecordOptions) -> dict[str, str]:
     return {"jax": f"rltrace.extensions.jax.{'arrays:start_injecting' if injects else 'hook:start'}"}
 
 
-EXTENSION: Final = Extension({}, _recorders)
+EXTENSION: Final = Extension({}, _recorders, library="rltrace.extensions.jax.log_library")

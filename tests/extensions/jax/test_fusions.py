@@ -15,7 +15,7 @@ from rltrace.diff.compare import CompareOptions, compare
 from rltrace.diff.finding_order import row_around
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.extensions.archive.verify import verify
-from rltrace.native.library import find_log_library
+from rltrace.extensions.jax import log_library
 from rltrace.trace.format.schema import Column, Phase, is_within
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
@@ -105,7 +105,7 @@ class Runs(JaxPrograms):
     def recorded(self, name: str, program: str, *options: str, **variables: str) -> Trace:
         trace = super().recorded(name, program, options=options, **variables)
         assert self.printed[name] == self.plain(program, **variables)
-        if find_log_library() is None:
+        if log_library.find() is None:
             pytest.skip("no compiler has built the library")
         return trace
 

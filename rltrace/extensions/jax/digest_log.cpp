@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../digest.h"
+#include "digest.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
