@@ -57,7 +57,7 @@ class Extension:
     ``module:function``. It goes before the core's of the same library."""
     captures: Callable[[RecordOptions], str] = lambda options: ""
     """What these options request to capture besides values: a function that is given the captures of a process, the
-    options and the ``ProcessState``, and returns the captures with its own: ``module:function``; "": nothing."""
+    options and the ``CapturedProcess``, and returns the captures with its own: ``module:function``; "": nothing."""
     profiler: str = ""
     """What records the launches of kernels in the steps of ``RecordOptions.kernels``: a ``LaunchProfiler``, given the
     ``ProcessState``, the streams and the committer of a process: ``module:function``."""
@@ -104,8 +104,9 @@ def recorders(options: RecordOptions) -> dict[str, str]:
 def captures(options: RecordOptions) -> list[str]:
     """What captures what these options request besides values. Raises UsageError where that needs an extension."""
     found = [function for extension in extensions() if (function := extension.captures(options))]
-    if options.rows and not found:
-        raise UsageError("activation rows cannot be recorded: rltrace was installed without that extension")
+    if (options.rows or options.state is not None) and not found:
+        what = "activation rows" if options.rows else "parameters and gradients"
+        raise UsageError(f"{what} cannot be recorded: rltrace was installed without that extension")
     return found
 
 

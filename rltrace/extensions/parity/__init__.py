@@ -31,7 +31,7 @@ def _recorders(options: RecordOptions) -> dict[str, str]:
 
 
 def _captures(options: RecordOptions) -> str:
-    return "rltrace.extensions.parity.capture.activations:add_rows" if options.rows else ""
+    return "rltrace.extensions.parity.capture:add_captures" if options.rows or options.state is not None else ""
 
 
 EXTENSION: Final = Extension(

@@ -26,6 +26,28 @@ MakeHook = Callable[[OpRecorder], OpHook[Any]]
 """Makes the hook of one stream."""
 
 
+class AttemptCapture(Protocol):
+    """Captures state around the attempts of optimizers."""
+
+    def attempt_begins(self, optimizer: Any) -> None:
+        """The optimizer has changed nothing yet."""
+
+    def attempt_ends(self, optimizer: Any, ordinal: int) -> None:
+        """It has returned."""
+
+
+class CapturedProcess(NamedTuple):
+    """What a capture needs of the process."""
+
+    state: ProcessState
+    append: Callable[[Mapping[str, object]], None]
+    """Adds a record to its journal."""
+    roots: Callable[[], Iterable[tuple[str, torch.nn.Module]]]
+    """Its outermost modules, by path."""
+    stream: Callable[[], OpRecorder]
+    """The stream of the calling thread, else the first one."""
+
+
 class Captures(NamedTuple):
     """The captures of one process."""
 
@@ -36,6 +58,7 @@ class Captures(NamedTuple):
     """Of steps that are to be run again as a whole."""
     activations: RowQueue | None = None
     links: LinkChecks | None = None
+    attempts: AttemptCapture | None = None
 
     def stop(self) -> None:
         """Take nothing more: the recording is over, or belongs to another process."""
@@ -43,11 +66,9 @@ class Captures(NamedTuple):
             self.activations.stop()
 
 
-def make_captures(
-    options: RecordOptions, process: ProcessState, append: Callable[[Mapping[str, object]], None]
-) -> Captures:
-    """The captures that the options request. ``append``: adds a record to the journal of the process."""
-    captures = _recorded_tensors(options, process)
+def make_captures(options: RecordOptions, process: CapturedProcess) -> Captures:
+    """The captures that the options request."""
+    captures, append = _recorded_tensors(options, process.state), process.append
     for function in extension.captures(options):
         captures = resolve_name(function)(captures, options, process)
     if not options.check_links:
@@ -56,7 +77,7 @@ def make_captures(
     from rltrace.trace.format.records import link_checks_record, link_fault_record
 
     append(link_checks_record())
-    links = LinkChecks(process, lambda write: append(link_fault_record(write)))
+    links = LinkChecks(process.state, lambda write: append(link_fault_record(write)))
     return captures._replace(hooks=[*captures.hooks, lambda stream: LinkCheckHook(stream, links)], links=links)
 
 

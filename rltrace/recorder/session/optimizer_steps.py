@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
-from rltrace.recorder.capture.captures import PastAttempts
+from rltrace.recorder.capture.captures import AttemptCapture, PastAttempts
 from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
 from rltrace.recorder.core.modules import ModuleCalls
 from rltrace.recorder.core.row_buffer import phase_bits
@@ -47,9 +47,6 @@ from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.trace.format.records import OptimizerStart
 from rltrace.trace.format.rows import StepRecord
 from rltrace.trace.format.schema import Phase, Step
-
-if TYPE_CHECKING:
-    from rltrace.recorder.capture.shards import ShardCapture
 
 # --- step hooks -------------------------------------------------------------------------------------------------------
 #
@@ -153,7 +150,7 @@ class StepCounter:
         self.is_asleep = True
         """Attempts are counted, and nothing is digested."""
         self._digests = writer.process.digests
-        self._shards: ShardCapture | None = None
+        self._attempt_capture: AttemptCapture | None = None
         self._generators = rng_state.GlobalGenerators(rng_state.first_states(), library)
         self._writer = writer
         self._states: weakref.WeakKeyDictionary[Any, OptimizerState] = weakref.WeakKeyDictionary()
@@ -182,9 +179,9 @@ class StepCounter:
         self._patches.undo_all()
         self._stop_hooks()
 
-    def wake(self, shards: ShardCapture | None) -> None:
-        """Digest from the next attempt on; ``shards``: records state around attempts."""
-        self.is_asleep, self._backwards, self._shards = False, 0, shards
+    def wake(self, capture: AttemptCapture | None) -> None:
+        """Digest from the next attempt on; ``capture``: captures state around attempts."""
+        self.is_asleep, self._backwards, self._attempt_capture = False, 0, capture
         self._backward_patches.wrap_all((graph, torch.autograd), "_engine_run_backward", self._around_backward)
         for optimizer, state in self._states.items():
             state.owner = state.owner or self._writer.owner_of(_parameters(optimizer))
@@ -257,8 +254,8 @@ class StepCounter:
             if optimizer not in self._states:
                 self._local.start = id(optimizer), self._digest(optimizer), state_names(optimizer)
             self._local.digest = self._digest(optimizer, gradients=True)
-            if self._shards is not None:
-                self._shards.attempt_begins(optimizer)
+            if self._attempt_capture is not None:
+                self._attempt_capture.attempt_begins(optimizer)
             self._writer.before_attempt(caller)
         except Exception as error:
             self._writer.fail(error)
@@ -308,8 +305,8 @@ class StepCounter:
             new = getattr(self._local, "new_attempts", None)
             if new is not None:
                 new.append(attempt)
-            if self._shards is not None:
-                self._shards.attempt_ends(optimizer, state.ordinal)
+            if self._attempt_capture is not None:
+                self._attempt_capture.attempt_ends(optimizer, state.ordinal)
             self._writer.after_attempt(attempt)
         except Exception as error:
             self._writer.fail(error)

@@ -17,7 +17,6 @@ from itertools import count
 from pkgutil import resolve_name
 from time import monotonic
 from types import CodeType
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,7 +29,14 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name, ray_actor, recorded_name
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.base.torch_function import torch_function_disabled
-from rltrace.recorder.capture.captures import Attach, Captures, PastAttempts, make_captures, remember_names
+from rltrace.recorder.capture.captures import (
+    Attach,
+    CapturedProcess,
+    Captures,
+    PastAttempts,
+    make_captures,
+    remember_names,
+)
 from rltrace.recorder.core.native_engine import NativeEngine, NativeRecorder
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
@@ -52,9 +58,6 @@ from rltrace.recorder.session.window import LaunchProfiler, OpWindow
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.recorder.streams.threads import Streams, running_before
-
-if TYPE_CHECKING:
-    from rltrace.recorder.capture.shards import ShardCapture
 
 
 class Session:
@@ -145,7 +148,7 @@ class Session:
             RecordingPart(stop=self._series.stop),
             RecordingPart(
                 install=steps.install,
-                wake=lambda: steps.wake(self._make_shard_capture()),
+                wake=lambda: steps.wake(self._captures.attempts),
                 sleep=steps.fall_asleep,
                 uninstall=steps.remove,
             ),
@@ -195,7 +198,8 @@ class Session:
     def _take_captures(self) -> None:
         """Capture what the options of these steps request."""
         writer = self.recording.writer
-        captures = make_captures(self._awake_options, self._process, writer.append)
+        process = CapturedProcess(self._process, writer.append, self._modules.roots, self._stream_or_main)
+        captures = make_captures(self._awake_options, process)
         if self._attachment is not None:
             captures = self._attachment.join(captures, self._process)
         if captures.values is not None:
@@ -206,17 +210,8 @@ class Session:
         self._committer.take_from(captures, self._series, self._messages.take)
         self._streams.set_hooks(captures.hooks)
 
-    def _make_shard_capture(self) -> ShardCapture | None:
-        """Records state around optimizer steps; None where no option requests it."""
-        steps, values, streams = self.options.state, self._captures.values, self._streams
-        if steps is None or values is None:
-            return None
-        from rltrace.recorder.capture.shards import ShardCapture
-
-        def stream() -> OpRecorder:
-            return streams.here() or streams.main
-
-        return ShardCapture(steps, self._process, values, self._modules.roots, stream, self.recording.writer.append)
+    def _stream_or_main(self) -> OpRecorder:
+        return self._streams.here() or self._streams.main
 
     def _write_window_state(self) -> None:
         """A row for every tensor that has a history as a window begins."""

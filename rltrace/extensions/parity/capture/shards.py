@@ -7,7 +7,7 @@ its placements. Calls no collective and no method of DTensor: the whole tensor i
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,15 +16,12 @@ from torch import distributed
 from rltrace.digest import digest_buffer
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.capture_queue import ValueQueue
+from rltrace.recorder.capture.captures import CapturedProcess
 from rltrace.recorder.capture.values import NoBytesError, bytes_of
 from rltrace.recorder.core.modules import tensors_of
-from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.core.row_buffer import RowBuffer
 from rltrace.trace.format.schema import LIMIT, ValueKind
 from rltrace.trace.format.shards import Shard, ShardKind, StepShards, parse_placement, shards_record
 from rltrace.trace.write.packers import NewValue
-
-Roots = Callable[[], Iterable[tuple[str, torch.nn.Module]]]
 
 _OUTSIDE_OF_MESH = "this rank is outside of the tensor's mesh"
 
@@ -35,19 +32,13 @@ class ShardCapture:
     def __init__(
         self,
         steps: tuple[int, int | None],
-        process: ProcessState,
+        process: CapturedProcess,
         queue: ValueQueue,
-        roots: Roots,
-        stream: Callable[[], RowBuffer],
-        append: Callable[[dict[str, object]], None],
     ) -> None:
-        """``stream`` of the calling thread; ``append`` writes a record to the process's journal."""
         self._first, self._end = steps
-        self._process = process
+        self._process, self._append = process.state, process.append
+        self._roots, self._stream = process.roots, process.stream
         self._queue = queue
-        self._roots = roots
-        self._stream = stream
-        self._append = append
         self._begun: dict[int, list[Shard]] = {}
         """By id of an optimizer, what its attempt that runs now began with."""
 
