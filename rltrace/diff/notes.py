@@ -20,9 +20,9 @@ from rltrace.diff.stream.compare import StreamResult
 from rltrace.diff.stream.steps import bare_finding, compare_steps
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Column, Phase, RowFlag, Step, StepFlag
-from rltrace.trace.kernels.evidence import Evidence, kernel_text, kernel_texts
+from rltrace.trace.kernels.evidence import Evidence, kernel_texts
 from rltrace.trace.kernels.library_reports import ReportedCall
-from rltrace.trace.read.launched_calls import seen_calls
+from rltrace.trace.read.launched_calls import SeenCall, seen_calls
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.wording import counted
 
@@ -37,42 +37,34 @@ def other_kernels(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]], equal: Equ
     """Calls that ran other kernels in B, in processes whose kernels were recorded by name on both sides."""
     for a, b in pairs:
         if a.launches and b.launches:
-            yield from _launched(a, b, equal)
+            seen = {call.key: call.evidence(b) for call in seen_calls(b)}
+            launched = ((call, call.evidence(a), seen.get(call.key, [])) for call in seen_calls(a))
+            yield from _without_equal_kernels(a, launched, equal)
         if a.library_reports is None or b.library_reports is None:
             continue
-        calls_b: dict[int, list[ReportedCall]] = {}
+        reported: dict[int, list[Evidence]] = {}
         for call in b.library_reports.calls.values():
-            calls_b.setdefault(call.key, []).append(call)
-        names = {stream.index: stream.name for stream in a.streams}
-        for call in a.library_reports.calls.values():
-            evidence_a = evidence_of(a, call)
-            others = [evidence_of(b, other) for other in calls_b.get(call.key, ())]
-            differences = [kernel_differences(evidence_a, other) for other in others]
-            if not differences or not all(
-                differences
-            ):  # with other threads here and there, one that is the same will do
-                continue
-            stream = names.get(call.stream, "")
-            op, marked = _first_of(a, call.stream, call.row)
-            texts = kernel_text(evidence_a) or "", kernel_text(others[0]) or ""
-            same = None if marked else equal(stream, call.row)
-            yield OtherKernel(stream, call.row, op, *texts, tuple(differences[0]), same)
+            reported.setdefault(call.key, []).append(evidence_of(b, call))
+        own = ((call, [evidence_of(a, call)], reported.get(call.key, [])) for call in a.library_reports.calls.values())
+        yield from _without_equal_kernels(a, own, equal)
 
 
-def _launched(a: ProcessTrace, b: ProcessTrace, equal: Equal) -> Iterator[OtherKernel]:
-    """Kinds of call that launched no equal kernels on both sides."""
-    calls_b = {call.key: call for call in seen_calls(b)}
+def _without_equal_kernels(
+    a: ProcessTrace,
+    calls: Iterable[tuple[ReportedCall | SeenCall, Sequence[Evidence], Sequence[Evidence]]],
+    equal: Equal,
+) -> Iterator[OtherKernel]:
+    """Calls with their evidence in A and in B, of which no two are equal: with other threads here and there, one that
+    is the same will do."""
     names = {stream.index: stream.name for stream in a.streams}
-    for call in seen_calls(a):
-        other = calls_b.get(call.key)
-        evidence_a, others = call.evidence(a), other.evidence(b) if other is not None else []
-        if not evidence_a or not others or not all(kernel_differences(x, y) for x in evidence_a for y in others):
+    for call, own, others in calls:
+        if not own or not others or not all(kernel_differences(x, y) for x in own for y in others):
             continue
         stream = names.get(call.stream, "")
         op, marked = _first_of(a, call.stream, call.row)
-        on_a, on_b = kernel_texts(evidence_a[0], others[0])
+        on_a, on_b = kernel_texts(own[0], others[0])
         same = None if marked else equal(stream, call.row)
-        differences = tuple(kernel_differences(evidence_a[0], others[0]))
+        differences = tuple(kernel_differences(own[0], others[0]))
         yield OtherKernel(stream, call.row, op, on_a or "", on_b or "", differences, same)
 
 

@@ -22,6 +22,21 @@ SHOWN_SPANS = 4
 """Spans of steps that were not recorded, named one by one."""
 
 
+NOTES_OF_FACTS = {
+    THREADS_BEFORE: "threads of {process} that ran when its recording began are not recorded ({fact}): start recording"
+    " before they start",
+    THREADS_BESIDE: "ops that TorchScript ran on separate threads (torch.jit.fork) are not recorded: beside {fact} on;"
+    " which of a function's ops run there depends on timing",
+    MODULES_UNKNOWN: "modules of {process} that could not be followed: {fact}; their ops count as ops of the module"
+    " around them, and their parameters may be missing from what a window begins with",
+    STACK_FULL: "the stack of {process} had no room left for the recorder (RecursionError): {fact}; the ops there are"
+    " not recorded, and what they wrote counts as written by an unknown op",
+    LAUNCHES_UNSEEN: "calls of code outside torch in {process} without rows, as their arguments could not be read:"
+    " {fact}; what they wrote counts as written by the op before",
+}
+"""Sentences on what a fact of a process says is not recorded."""
+
+
 def coverage_notes(trace: Trace) -> Iterator[str]:
     """Sentences on parts of the program that could not be recorded, or for which a run asleep was not armed."""
     for process in trace.processes:
@@ -29,36 +44,9 @@ def coverage_notes(trace: Trace) -> Iterator[str]:
             spans = ", ".join(f"{first}:{end}" for first, end in process.asleep[:SHOWN_SPANS])
             more = f" and {len(process.asleep) - SHOWN_SPANS} more" if len(process.asleep) > SHOWN_SPANS else ""
             yield f"asleep: steps {spans}{more} of {process.name} are not recorded, as the run was not armed for them"
-        threads = process.facts.get(THREADS_BEFORE)
-        if threads:
-            yield (
-                f"threads of {process.name} that ran when its recording began are not recorded ({threads}): start"
-                " recording before they start"
-            )
-        beside = process.facts.get(THREADS_BESIDE)
-        if beside:
-            yield (
-                f"ops that TorchScript ran on separate threads (torch.jit.fork) are not recorded: beside {beside} on;"
-                " which of a function's ops run there depends on timing"
-            )
-        unknown = process.facts.get(MODULES_UNKNOWN)
-        if unknown:
-            yield (
-                f"modules of {process.name} that could not be followed: {unknown}; their ops count as ops of the module"
-                " around them, and their parameters may be missing from what a window begins with"
-            )
-        full = process.facts.get(STACK_FULL)
-        if full:
-            yield (
-                f"the stack of {process.name} had no room left for the recorder (RecursionError): {full}; the ops there"
-                " are not recorded, and what they wrote counts as written by an unknown op"
-            )
-        unseen = process.facts.get(LAUNCHES_UNSEEN)
-        if unseen:
-            yield (
-                f"calls of code outside torch in {process.name} without rows, as their arguments could not be read:"
-                f" {unseen}; what they wrote counts as written by the op before"
-            )
+        for fact, note in NOTES_OF_FACTS.items():
+            if process.facts.get(fact):
+                yield note.format(fact=process.facts[fact], process=process.name)
     unrecorded = [process.name for process in trace.processes if slept_through(trace, process) and not process.asleep]
     if unrecorded:
         more = f" and {len(unrecorded) - 1} more" if unrecorded[1:] else ""
