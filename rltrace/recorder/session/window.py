@@ -1,13 +1,16 @@
-"""The window: the steps whose ops are recorded, and the state that it begins with.
+"""The window: the steps whose ops are recorded, the state that it begins with, and events within it.
 
-Owns when ops become rows and the kernel profiler runs, and the rows of kind WINDOW: one for every tensor that existed
-before the window. Each has its digest, its name as scalars and its owner as module, so that a difference from before
-the window is named as such.
+Owns when ops and events become rows and the kernel profiler runs, and the rows of kind WINDOW: one for every tensor
+that existed before the window. Each has its digest, its name as scalars and its owner as module, so that a difference
+from before the window is named as such.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -15,6 +18,7 @@ import torch
 from rltrace.digest import digest_pages
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.torch_function import torch_function_disabled
+from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.modules import tensors_of
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.row_buffer import phase_bits
@@ -140,6 +144,61 @@ class OpWindow:
             profiler.install()
         else:
             profiler.uninstall()
+
+
+class EventWriter:
+    """Writes events into the stream of the thread in which they happen."""
+
+    def __init__(self, window: OpWindow) -> None:
+        self._window = window
+        self.stream = window.streams.between_ops
+        """The stream that an event of the calling thread would be written into now; None: no event can be written."""
+        self.fail = window.process.fail
+
+    def write(
+        self,
+        form: EventForm,
+        *,
+        evidence: Sequence[int] = (),
+        digests: Sequence[int] = (),
+        integers: Sequence[int] = (),
+        floats: Sequence[float] = (),
+        frame: FrameType | None = None,
+    ) -> bool:
+        """Write an event (``core/events.py``), with a value for each cell of its form.
+
+        ``evidence``: its counts, its digests that are evidence, then values of its fields. ``frame``: its call site;
+        None: the caller's (frames of rltrace are never shown). Returns False where nothing can be written: ops are not
+        recorded now (``--level step``, outside of the window), the thread is not recorded, or it is running an op.
+        Never raises.
+        """
+        try:
+            stream = self.stream()
+            if stream is None:
+                return False
+            stream.write_event(form, evidence, digests, integers, floats, frame or sys._getframe(1))
+        except Exception as error:
+            self.fail(error)
+            return False
+        return True
+
+    def environment_passed(self, environment: str, frame: FrameType) -> bool:
+        """The calling thread stepped or reset an environment in ``frame``; whether that belongs to an evaluation."""
+        self._window.between_ops()
+        return self._window.process.phases.environment_event(self._window.stream_here(), environment, frame)
+
+    @contextmanager
+    def in_phase(self, phase: Phase) -> Iterator[None]:
+        """``with rltrace.phase("rollout")``."""
+        process = self._window.process
+        outer = process.phase
+        self._window.streams.set_phase(phase)
+        process.phases.overrides += 1
+        try:
+            yield
+        finally:
+            process.phases.overrides -= 1
+            self._window.streams.set_phase(outer)
 
 
 def write_state(
