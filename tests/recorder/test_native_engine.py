@@ -152,28 +152,6 @@ def test_what_the_library_cannot_do_is_counted(both: Both) -> None:
     assert facts["engine.native.handed.most"] == "aten::randn.generator, a generator: 1"
 
 
-def test_an_interrupt_in_a_helper_reaches_the_program(
-    tmp_path: Path, native_library: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C where the library calls Python: the op has no row, and the program gets the interrupt."""
-    from rltrace.recorder.core.native_engine import NativeRecorder
-
-    find_call = NativeRecorder.find_call
-
-    def interrupted(self: NativeRecorder, func: Any, *args: Any) -> Any:
-        if "tanh" in str(func):
-            raise KeyboardInterrupt
-        return find_call(self, func, *args)
-
-    monkeypatch.setattr(NativeRecorder, "find_call", interrupted)
-    with rltrace.record(tmp_path / "a.zarr", engine="native"):
-        values = torch.ones(3) * 2
-        with pytest.raises(KeyboardInterrupt):
-            values.tanh()
-        values.sum()
-    assert Recorded(tmp_path / "a.zarr").ops == ["ones", "mul", "sum"]
-
-
 def test_an_error_of_the_recorder_stays_its_own(
     tmp_path: Path, native_library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
