@@ -42,6 +42,10 @@ class Attention(nn.Module):
     pass
 
 
+class Sampler(nn.Module):
+    logprobs_mode = "processed_logprobs"
+
+
 def titan_model() -> nn.Module:
     attention = nn.ModuleDict({"qkv_linear": FusedQKVLinear(), "wo": nn.Identity(), "inner_attention": nn.Identity()})
     experts = nn.ModuleDict({"experts": nn.Identity()})
@@ -78,7 +82,8 @@ def engine_model() -> Any:
 
 
 def test_what_vllm_has_fused_is_declared_as_the_checkpoint_has_it() -> None:
-    """Packed projections one by one, of a norm the sum that it is of, and attention by its name."""
+    """Packed projections one by one, of a norm the sum that it is of, attention by its name, and of a sampler what it
+    returns of the sampled tokens, by its mode."""
     root, names = engine_model(), CheckpointNames(modules_of)
     packed, summed = torch.arange(16.0).view(2, 8), torch.ones(2, 4)
 
@@ -93,6 +98,9 @@ def test_what_vllm_has_fused_is_declared_as_the_checkpoint_has_it() -> None:
     ]
     assert points(root.norm, (2 * summed, summed)) == [(Part.INPUT, "", [1] * 8), (Part.OUTPUT, "", [2] * 8)]
     assert points(root.norm, summed) == []
+    sampled = SimpleNamespace(logprobs_tensors=SimpleNamespace(logprobs=packed))
+    assert points(Sampler(), sampled) == [(Part.OUTPUT, "/processed_logprobs", [0, 8])]
+    assert points(Sampler(), SimpleNamespace(logprobs_tensors=None)) == []
     assert points(root.attention.attn, summed) == [(Part.OUTPUT, f"attention.attention{NAMED}", [])]
 
 
