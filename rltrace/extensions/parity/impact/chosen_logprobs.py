@@ -24,8 +24,8 @@ from rltrace.extensions.parity.token_keys import NO_KEY, NONE, Keys, Numbers
 from rltrace.selectors import Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ModuleCall, Part
 
-NAMES = ("logprobs", "log_probs")
-"""Ends of names of outputs that are log-probabilities of the tokens that were sampled, or trained on."""
+NAMES = ("logprobs", "log_probs", "raw_logprobs", "processed_logprobs")
+"""Names of outputs that are log-probabilities of the tokens that were sampled, or trained on."""
 NOTHING: Numbers = np.zeros(0, np.int64)
 MAX_LOGPROB = 0.01
 """Of a token: 0, with the rounding of bfloat16."""
@@ -88,7 +88,7 @@ def _named(calls: Sequence[ModuleCall]) -> list[Selected]:
         Selected(call.end_row, f"{call.module}.{name_of(tensor)}", call, tensor)
         for call in calls
         for tensor in tensors_of(call, call.module)
-        if tensor.part is Part.OUTPUT and tensor.dtype in FLOATS and tensor.name.endswith(NAMES)
+        if tensor.part is Part.OUTPUT and tensor.dtype in FLOATS and name_of(tensor).rpartition(".")[2] in NAMES
     ]
 
 
