@@ -89,13 +89,20 @@ def test_a_cause_is_confirmed(core: Core) -> None:
 
 
 def test_what_needs_an_extension_says_so(core: Core) -> None:
-    """Activation rows, steps that are to run again, traces at URLs; pytest is not disturbed."""
+    """Steps that are to run again, what is captured besides values, traces at URLs; pytest is not disturbed."""
     refused = core.run("replay", "a.zarr", "--inject", "all", "--rerun", "a.zarr", "-o", "c.zarr", "--", "true")
     assert refused.returncode == 125
     assert "cannot be run again: rltrace was installed without that extension" in refused.stderr
-    rows = core.run("record", "--rows", "all", "-o", "d.zarr", "--", sys.executable, "train.py", "0")
-    assert rows.returncode == 125
-    assert "activation rows cannot be recorded: rltrace was installed without that extension" in rows.stderr
+    missing = {
+        "activation rows": ("--rows", "all"),
+        "parameters and gradients": ("--state", "1:2"),
+        "launches of kernels": ("--kernels", "all"),
+    }
+    for what, options in missing.items():
+        not_recorded = core.run("record", *options, "-o", "d.zarr", "--", sys.executable, "train.py", "0")
+        assert not_recorded.returncode == 125
+        assert f"{what} cannot be recorded: rltrace was installed without that extension" in not_recorded.stderr
+    assert not (core.folder / "d.zarr").exists()
     remote = core.run("info", "https://localhost/a.zarr")
     assert remote.returncode == 2
     assert "URLs cannot be read: rltrace was installed without that extension" in remote.stderr
