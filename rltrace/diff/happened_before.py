@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -74,6 +74,11 @@ class HappenedBefore:
         """How many rows of a stream happened before the row ``row`` (stream, row); None: no message says."""
         bound = self._before(row).get(stream)
         return None if bound is None else bound.row
+
+    def senders_to(self, streams: Iterable[str]) -> set[str]:
+        """The streams that sent a message which one of these received."""
+        receipts = (passing for name in streams for passing in self._passings.get(name, ()))
+        return {sent.stream for receipt in receipts for sent in self._senders.get(receipt, ())}
 
     def _match(self, channel: str, sent: Sequence[_Passing], receipts: Sequence[_Passing]) -> None:
         """Find what was sent before each receipt, of equal messages of one channel: where it is not certain which of

@@ -1,12 +1,13 @@
 """Who sent what a process received: the row of another process that wrote the bytes, by their digests.
 
 Two digests prove it: what one side read from outside is what a row of its other process wrote, and what the other side
-read is what the same op wrote there.
+read is what the same op wrote there. They prove nothing where several processes wrote the same bytes, unless all others
+are known to have done so before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -52,17 +53,38 @@ class Senders:
 
     def _writer(self, a: RowAt, in_a: int, b: RowAt, in_b: int) -> Sender | None:
         (views_a, before_a), (views_b, before_b) = self._sides
+        own = {stream.name for stream in a.view.process.streams}
+        direct = {views_a[name].process.name for name in before_a.senders_to(own) if name in views_a}
+        found: dict[str, Sender] = {}
         for name, view in views_a.items():
             other = views_b.get(name)
-            if other is None or view.process.name == a.view.process.name:
+            if other is None or view.process.name == a.view.process.name or view.process.name in found:
                 continue
             x = next(_written(view, in_a, before_a.rows_before(name, (a.view.name, a.index))), None)
-            if x is None:
+            if x is None or before_a.orders((a.view.name, a.index), (name, x.index)):
                 continue
+            if view.process.name not in direct and _has_read(x, in_a):
+                continue  # it read the same bytes from outside, where they may come from for both
             for y in _written(other, in_b, before_b.rows_before(name, (b.view.name, b.index))):
                 if x.op == y.op:
-                    return Sender(name, x.index, y.index, x.op, x.step if len(view.process.steps) else None)
-        return None
+                    step = x.step if len(view.process.steps) else None
+                    found[view.process.name] = Sender(name, x.index, y.index, x.op, step)
+                    break
+        return next((one for one in found.values() if self._is_last(one, found.values())), None)
+
+    def _is_last(self, one: Sender, others: Iterable[Sender]) -> bool:
+        """Whether all others are known to have written the bytes before."""
+        happened = self._sides[0][1]
+        return all(
+            happened.orders((other.stream, other.a_index), (one.stream, one.a_index))
+            for other in others
+            if other is not one
+        )
+
+
+def _has_read(row: RowAt, digest: int) -> bool:
+    """Whether a row read these bytes from outside."""
+    return any(link.distance == Origin.OUTSIDE and link.digest == digest for link in row.rows.inputs(row.place))
 
 
 def _written(view: StreamView, digest: int, end: int | None) -> Iterator[RowAt]:

@@ -173,3 +173,30 @@ def test_two_rows_of_one_stream_are_ordered(cli: Any) -> None:
     found = compared(cli, "train.py", program, "fork", "pipe", setting="MORE=1")
     assert found["verdict"] == "same-values"
     assert not found["unordered"]
+
+
+LOADERS = """
+import os
+import numpy, torch
+from torch.utils.data import DataLoader
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    rows = (numpy.arange(4) * float(os.environ.get("SCALE", 2))).astype(numpy.float32)
+    for _ in range(3):
+        batch = next(iter(DataLoader(rows, batch_size=4, num_workers=1)))
+        net(batch * 1.5).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_workers_that_read_the_same_bytes_received_them_from_none_of_themselves(cli: Any) -> None:
+    """Each epoch's worker inherits the same rows: that another one wrote them, too, is no order, and no sender."""
+    found = compared(cli, "train.py", LOADERS, setting="SCALE=3")
+    assert (found["verdict"], found["decisive"]["cause"]) == ("diverged", "outside")
+    assert found["decisive"]["stream"].startswith("rank0/worker:1")
+    assert "sender" not in found["decisive"] or found["decisive"]["sender"] is None
+    assert "rank0/main" in [later["stream"] for later in found["later"]]

@@ -18,7 +18,7 @@ from rltrace.diff.causes.no_op_writes import writes_in_place
 from rltrace.trace.format.schema import VALUE_FLAGS, Column, Kind, Origin, RowFlag
 
 MAX_TRIED = 256
-"""One-sided rows that are searched for the writer of a part of a tensor."""
+"""One-sided rows that are searched for the writer of a part of a tensor, or for the first of a chain."""
 
 
 def control_flow(side: str, row: RowAt, other: str, opposite: RowAt | None, harm: str) -> Judgement:
@@ -50,6 +50,32 @@ def one_sided_writer(context: DiffContext, a: RowAt, b: RowAt, one_sided: tuple[
             if found is not None:
                 return found
     return None
+
+
+def first_read_of(start: RowAt, one_sided: Indices) -> tuple[RowAt, RowAt] | None:
+    """A one-sided row, and the row of the phase of ``start`` that first reads what it wrote; None: there is none."""
+    for number in range(start.index, min(start.index + MAX_TRIED, start.view.rows)):
+        row = row_at(start.view, number)
+        if row.phase != start.phase:
+            return None
+        producers = (producer_of(row, link) for link in row.rows.inputs(row.place))
+        for written in (producer.row for producer in producers if producer is not None):
+            if written.phase != start.phase and np.isin(written.index, one_sided):
+                return written, row
+    return None
+
+
+def first_of_chain(last: RowAt, one_sided: Indices) -> RowAt:
+    """The earliest one-sided row that ``last`` depends on, through one-sided rows alone; ``last`` if there is none."""
+    found, left = {last.index: last}, [last]
+    while left and len(found) < MAX_TRIED:
+        row = left.pop()
+        producers = (producer_of(row, link) for link in row.rows.inputs(row.place))
+        for written in (producer.row for producer in producers if producer is not None):
+            if written.index not in found and np.isin(written.index, one_sided):
+                found[written.index] = written
+                left.append(written)
+    return found[min(found)]
 
 
 def without_results(stretch: RowRange) -> NDArray[np.bool_]:

@@ -7,7 +7,7 @@ memory does not grow with the streams.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from rltrace.diff.base.sequences import Indices, Tokens
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.causes.carried_state import carried_generator
 from rltrace.diff.causes.classify import judge
-from rltrace.diff.causes.extra_ops import control_flow, one_sided_writer, without_results
+from rltrace.diff.causes.extra_ops import control_flow, first_of_chain, first_read_of, one_sided_writer, without_results
 from rltrace.diff.causes.rng import DRAWS, Draws
 from rltrace.diff.causes.uninitialised import MarkedRows, unused_rows
 from rltrace.diff.stream.hunks import HunkCounter
@@ -313,15 +313,28 @@ class StreamWalk:
                 self._is_harmful(draw)
             else:
                 judgement = carried_generator(self.context, row_a, row_b, judgement)
+        elif judgement.cause is Cause.OUTSIDE and judgement.received is None:
+            judgement = replace(judgement, explanation=judgement.explanation + self._earlier_text())
         before = self.equal
         if origin.a.index < row_a.index:  # an earlier marked op is the origin
             before = min(before, origin.a.index)
         if judgement.cause is Cause.CONTROL_FLOW:
             self._check_use(row_a, row_b)
+        elif judgement.cause is Cause.ARGUMENTS:
+            self._check_more_tensors(row_a, row_b)
         elif judgement.received is not None and self._sent is not None:
             self._check_use(*self._sent)
         self.value = make_finding(origin.a, origin.b, judgement, before)
         self.first = self.first or self.value
+
+    def _earlier_text(self) -> str:
+        """``; before it, only A runs aten.copy_.default at train.py:36 (row 25)``: what a side brings in may depend on
+        the way that it took before; "" where both took the same."""
+        first = self.first
+        if first is None or first.cause is not Cause.CONTROL_FLOW:
+            return ""
+        side, view, index = ("B", self.b, first.b_index) if first.a_index is None else ("A", self.a, first.a_index)
+        return "" if index is None else f"; before it, only {side} runs {row_at(view, index)} (row {index:,})"
 
     # --- rows of one side -------------------------------------------------------------------------------------
 
@@ -429,18 +442,35 @@ class StreamWalk:
 
     def _check_use(self, a: RowAt, b: RowAt) -> None:
         """Note the one-sided op that wrote what a matched op reads: the first that differs, or one that sends."""
-        writer = None if self.harmful is not None else one_sided_writer(self.context, a, b, self._one_sided)
+        writer = one_sided_writer(self.context, a, b, self._one_sided)
         if writer is not None:
             user = a if writer.view is self.a else b
-            harm = f"{user} (row {user.index:,}), which both sides run, computes with what it wrote"
-            forward = self._forward_of(writer)
-            if forward is not None:
-                harm += (
-                    f"; before it, only {'A' if forward.view is self.a else 'B'} runs {forward} (row {forward.index:,})"
-                )
-            before = min(self.equal, self.first.identical_before) if self.first else self.equal
-            self.harmful = self._one_sided_at(writer, harm, before)
-            self._share_harm()
+            self._is_used(writer, f"{user} (row {user.index:,}), which both sides run,")
+
+    def _check_more_tensors(self, a: RowAt, b: RowAt) -> None:
+        """Note the one-sided op that wrote what an optimizer has more of on one side."""
+        counts = [len(list(row.rows.inputs(row.place))) for row in (a, b)]
+        row = a if counts[0] > counts[1] else b
+        if counts[0] == counts[1] or row.phase != OPTIMIZER:
+            return
+        found = first_read_of(row, self.one_sided_rows(row.view is self.a))
+        if found is not None:
+            writer, user = found
+            self._is_used(writer, f"{user} (row {user.index:,})")
+
+    def _is_used(self, writer: RowAt, user: str) -> None:
+        """Note the one-sided op that ``writer``, which is one of those, depends on."""
+        if self.harmful is not None:
+            return
+        on_a = writer.view is self.a
+        first = first_of_chain(writer, self.one_sided_rows(on_a))
+        made = "it wrote" if first.index == writer.index else f"{writer} (row {writer.index:,}) made of it"
+        harm, forward = f"{user} computes with what {made}", self._forward_of(first)
+        if forward is not None:
+            harm += f"; before it, only {'A' if on_a else 'B'} runs {forward} (row {forward.index:,})"
+        before = min(self.equal, self.first.identical_before) if self.first else self.equal
+        self.harmful = self._one_sided_at(first, harm, before)
+        self._share_harm()
 
     def _one_sided_at(self, row: RowAt, harm: str, before: int) -> Finding:
         """The finding at a one-sided row, with what the other side does there."""
@@ -452,12 +482,10 @@ class StreamWalk:
         """The last one-sided row before a one-sided backward op that is none: autograd runs what a forward recorded."""
         if writer.phase != BACKWARD:
             return None
-        starts = [
-            (self.a, hunk.a_start) if hunk.kind == "only-a" else (self.b, hunk.b_start)
-            for hunk in self.hunks.hunks
-            if hunk.kind != "reordered"
-        ]
-        rows = (row_at(*start) for start in reversed(starts))
+        on_a = writer.view is self.a
+        kind = "only-a" if on_a else "only-b"
+        starts = [hunk.a_start if on_a else hunk.b_start for hunk in self.hunks.hunks if hunk.kind == kind]
+        rows = (row_at(writer.view, start) for start in reversed(starts) if start < writer.index)
         return next((row for row in rows if row.phase != BACKWARD), None)
 
     def _without_trailing(
