@@ -62,13 +62,13 @@ class Order:
     def earliest(self, found: Sequence[OrderedFinding]) -> list[Finding]:
         """The findings that none is known to precede: one, or several that cannot be ordered; those last whose data
         came from outside, maybe from another of them."""
-        first = [found[k].finding for k in _first(self._before(found))]
+        first = [found[k].finding for k in first_of(self._before(found))]
         return sorted(first, key=lambda finding: finding.cause is Cause.OUTSIDE)
 
     def later(self, found: Sequence[OrderedFinding]) -> tuple[Finding, ...]:
         """The other findings, of processes without an earliest one; received ones name the streams of their origins."""
         before = self._before(found)
-        first = _first(before)
+        first = first_of(before)
         processes = {found[k].process for k in first}
         return tuple(
             _received_from(y.finding, [found[k].finding.stream for k in first if k in _predecessors(n, before)])
@@ -265,10 +265,16 @@ def _predecessors(n: int, before: Sequence[Sequence[int]]) -> set[int]:
     return found
 
 
-def _first(before: Sequence[Sequence[int]]) -> list[int]:
+def first_of(before: Sequence[Sequence[int]]) -> list[int]:
     """The findings that none precedes. Those that precede each other have no order, and are first together."""
-    earlier = [_predecessors(n, before) for n in range(len(before))]
-    return [n for n, known in enumerate(earlier) if all(n in earlier[k] for k in known)]
+    first = {n for n, earlier in enumerate(before) if not earlier}
+    after, more = set(first), set(first)
+    while more:
+        more = {n for n, earlier in enumerate(before) if n not in after and not after.isdisjoint(earlier)}
+        after |= more
+    circles = {n: _predecessors(n, before) for n in range(len(before)) if n not in after}
+    first |= {n for n, earlier in circles.items() if all(n in circles[k] for k in earlier)}
+    return sorted(first)
 
 
 def _received_from(finding: Finding, origins: list[str]) -> Finding:

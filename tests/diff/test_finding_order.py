@@ -11,6 +11,7 @@ from views import compare_in
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.causes.collectives import ARRIVING, IN_FLIGHT
+from rltrace.diff.finding_order import first_of
 from rltrace.recorder.core import op_info
 
 
@@ -191,3 +192,18 @@ def test_a_group_that_makes_no_sense_orders_nothing(tmp_path: Path, who: dict[st
     found = compare_in(tmp_path)
     assert streams(found) == (None, ["rank1/main", "rank0/main"], [])
     assert found.unordered[1].received is not None and found.unordered[1].received.ranks == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "first"),
+    [
+        ([[], [0]], [0]),
+        ([[1], [0]], [0, 1]),
+        ([[1], [0], [0]], [0, 1]),
+        ([[1, 2], [0], []], [2]),
+        ([[], [2], [1]], [0, 1, 2]),
+    ],
+)
+def test_what_precedes_each_other_has_no_order(before: list[list[int]], first: list[int]) -> None:
+    """There is always a first finding: a difference that several seem to have from each other is one all the same."""
+    assert first_of(before) == first
