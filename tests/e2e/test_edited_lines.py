@@ -69,7 +69,7 @@ for update in range(3):
     [("(loss + value_loss).backward()", "pass"), ("(loss + value_loss)", "loss")],
 )
 def test_what_the_optimizer_no_longer_gets(found: Found, old: str, new: str) -> None:
-    """The first op that one side alone runs leads, not the optimizer's, which computes with what became of it."""
+    """The first op that one side alone runs leads, not the optimizer's, which computes with what was made of that."""
     finding = found(TRAINING, old, new)
     assert finding.cause is Cause.CONTROL_FLOW and finding.site is not None
     assert (finding.site.line, finding.b_index) == (12, None)
