@@ -37,8 +37,8 @@ HERE = str(Path(__file__).parent) + os.sep
 HANDED_DOWN = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-COLD = ("launch", "trace")
-"""Folders of tests that are about how programs begin and end."""
+COLD = ("launch", "trace", "e2e/test_ranks.py")
+"""Tests that are about how programs begin and end, and those with `torchrun`, which has a way of its own."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,7 +52,7 @@ def warm_pythons() -> Iterator[None]:
 def warm_starts(request: pytest.FixtureRequest, warm_pythons: None) -> Iterator[None]:
     """Python programs that tests start are forks of one that has imported torch: most of what they cost is that."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.relative_to(HERE).parts[0] not in COLD:
+        if not any(request.path.is_relative_to(HERE + cold) for cold in COLD):
             patch.setattr(subprocess, "Popen", WarmPopen)
         yield
 

@@ -370,13 +370,14 @@ def _unwritten_memory(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Inp
     """The cause where an op reads memory that no recorded op wrote, and nothing else explains what differs."""
     known = combine(inputs)
     for operand in inputs:
-        if _differs_from_outside(operand):
-            return _input_judgement(context, a, b, operand, Difference())
         sent = _received(context, a, operand.a, b, operand.b) if operand.match is InputsMatch.DIFFER else None
         if sent is not None:
             what, by = input_text(a, operand.place), f"{sent.op} (row {sent.a_index:,})"
             why = f"{what} was in flight: it reads what {by} may still be writing, before the program waits for that"
             return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
+    brought = next((operand for operand in inputs if _differs_from_outside(operand)), None)
+    if brought is not None:
+        return _input_judgement(context, a, b, brought, Difference())
     if is_known_unwritten(a, b):
         return Judgement(Cause.UNINITIALISED, known, "it reads uninitialised memory: nothing wrote it")
     why = "it reads memory that no recorded op wrote: uninitialised, or written by code that is not seen"
