@@ -376,8 +376,8 @@ def _unwritten_memory(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Inp
             why = f"{what} was in flight: it reads what {by} may still be writing, before the program waits for that"
             return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
     brought = next((operand for operand in inputs if _differs_from_outside(operand)), None)
-    if brought is not None:
-        return _input_judgement(context, a, b, brought, Difference())
+    if brought is not None and any(Origin.OUTSIDE not in (each.a.distance, each.b.distance) for each in inputs):
+        return _input_judgement(context, a, b, brought, Difference())  # the memory is another input
     if is_known_unwritten(a, b):
         return Judgement(Cause.UNINITIALISED, known, "it reads uninitialised memory: nothing wrote it")
     why = "it reads memory that no recorded op wrote: uninitialised, or written by code that is not seen"
