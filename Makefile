@@ -76,15 +76,16 @@ test: engine
 	[ -z "$$beside" ] || wait $$beside || status=$$?; \
 	exit $$status
 
-# The oldest torch that pyproject.toml allows, in an environment of its own. A registry may have no CPU build of it.
+# The oldest torch that pyproject.toml allows, in an environment of its own, with the NumPy up to which the Triton of that
+# time interprets kernels. A registry may have no CPU build of it.
 test-oldest: $(OLDEST)/.complete
 	@$(OLDEST)/bin/rltrace build-engine >/dev/null || echo "The native engine is not there: ops are recorded in Python."
 	$(OLDEST)/bin/python -m pytest -q -n 3 --dist loadfile tests/recorder tests/launch tests/e2e
 
 $(OLDEST)/.complete: pyproject.toml constraints.txt
 	@test -e $@ || $(PYTHON) -m venv --clear $(OLDEST)
-	grep -v -E '^(torch|triton)==' constraints.txt > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --quiet -c $(OLDEST)/constraints.txt torch==2.11.0 -e '.[test]'
+	grep -v -E '^(numpy|torch|triton)==' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet -c $(OLDEST)/constraints.txt torch==2.11.0 'numpy<2.4' -e '.[test]'
 	@touch $@
 
 check: $(STAMP)
