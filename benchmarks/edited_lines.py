@@ -325,8 +325,7 @@ def grade(comparison: Comparison, mutant: Mutant, a: Recorded, b: Recorded) -> G
     if comparison.verdict is Verdict.UNKNOWN or (shown is not None and shown.cause is Cause.UNKNOWN):
         return Grade("unknown", cause, False, edit)
     if comparison.verdict is not Verdict.DIVERGED and comparison.first_value is None:
-        results = Counter((x.op, x.result) for x in a.log), Counter((x.op, x.result) for x in b.log)
-        if results[0] - results[1] and results[1] - results[0]:
+        if not _has_all_of_other(a.log, b.log):
             return Grade("missed", cause, True, edit)
     if shown is None:  # one side alone computes something, and nothing says what
         return Grade("missed", cause, False, edit)
@@ -360,6 +359,12 @@ def _is_first(finding: Finding, first: tuple[int, Logged | None, Logged | None])
     )
 
 
+def _has_all_of_other(a: Sequence[Logged], b: Sequence[Logged]) -> bool:
+    """Whether one side computed all that the other did, in any order."""
+    results = Counter((x.op, x.result) for x in a), Counter((x.op, x.result) for x in b)
+    return not (results[0] - results[1] and results[1] - results[0])
+
+
 def _times(op: Logged, log: Sequence[Logged]) -> int:
     return sum((other.op, other.lines) == (op.op, op.lines) for other in log)
 
@@ -373,6 +378,8 @@ def _is_false(
         return finding.cause not in (Cause.CONTROL_FLOW, Cause.ENDED)
     same_op, same_inputs = a.op == b.op, (a.arguments, a.inputs) == (b.arguments, b.inputs)
     match finding.cause:
+        case Cause.ENDED:
+            return not _has_all_of_other(*logs)
         case Cause.CONTROL_FLOW:
             return same_op and a.lines == b.lines and _times(a, logs[0]) == _times(b, logs[1])
         case Cause.OUTSIDE:
