@@ -324,9 +324,9 @@ def grade(comparison: Comparison, mutant: Mutant, a: Recorded, b: Recorded) -> G
         return Grade("equal" if equal else "nothing", cause, not equal and not _is_event(shown), edit)
     if comparison.verdict is Verdict.UNKNOWN or (shown is not None and shown.cause is Cause.UNKNOWN):
         return Grade("unknown", cause, False, edit)
-    if comparison.verdict is not Verdict.DIVERGED and comparison.first_value is None:
-        if not _has_all_of_other(a.log, b.log):
-            return Grade("missed", cause, True, edit)
+    is_equal = comparison.verdict is not Verdict.DIVERGED and comparison.first_value is None
+    if is_equal and not _has_all_of_other(a.log, b.log):
+        return Grade("missed", cause, True, edit)
     if shown is None:  # one side alone computes something, and nothing says what
         return Grade("missed", cause, False, edit)
     name = Path(mutant.program).name
