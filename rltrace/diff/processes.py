@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.diff.base.findings import RowAt, row_at
+from rltrace.diff.base.row_diff import arguments_text, difference
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Step
@@ -105,7 +107,9 @@ def compare_unordered(name: str, a: Sequence[StreamView], b: Sequence[StreamView
         undecided = f"{name} ran {max(rows):,} ops: too many to compare without their order"
     else:
         try:
-            matched = UnorderedRows.of(a).common(UnorderedRows.of(b))
+            on_a, on_b = UnorderedRows.of(a), UnorderedRows.of(b)
+            matched = on_a.common(on_b)
+            alone = [on_b.first_missing(a), on_a.first_missing(b)] if matched < max(rows) else []
         except HoleError as hole:
             undecided = f"ops of {name} cannot be read: {hole}"
         else:
@@ -114,7 +118,19 @@ def compare_unordered(name: str, a: Sequence[StreamView], b: Sequence[StreamView
                     f"of the ops of {name}, {rows[0] - matched:,} of A and {rows[1] - matched:,} of B have no equal "
                     "one on the other side, and without an order it is unknown whether that matters"
                 )
+                undecided += _missing_text(*alone)
     return PoolResult(name, matched, rows, (len(a), len(b)), "threads", undecided)
+
+
+def _missing_text(a: RowAt | None, b: RowAt | None) -> str:
+    """``; the first are aten.mul.Tensor at train.py:6 (work) (row 3 of rank0/pool:1) in A, … in B``"""
+    named = [f"{row} (row {row.index:,} of {row.view.name}) in {side}" for side, row in (("A", a), ("B", b)) if row]
+    text = f"; the first {'is' if len(named) == 1 else 'are'} {', '.join(named)}" if named else ""
+    if a is None or b is None or str(a) != str(b):
+        return text
+    x, y = (side.view.read(side.index, side.index + 1) for side in (a, b))
+    found = difference(x, 0, y, 0)
+    return f"{text}: {arguments_text(a, b, found)}" if found.arguments else text
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +152,18 @@ class UnorderedRows:
         """Number of rows with this hash."""
         at = int(np.searchsorted(self.results, np.uint64(result)))
         return int(self.counts[at]) if at < len(self.results) and int(self.results[at]) == result else 0
+
+    def first_missing(self, views: Sequence[StreamView]) -> RowAt | None:
+        """Of the rows of some streams that have no equal one here, the one with the fewest before it; None: all do."""
+        found: list[RowAt] = []
+        for view in views:
+            for at in range(0, view.rows, CHUNK_ROWS):
+                own = results(view, at, min(at + CHUNK_ROWS, view.rows))
+                missing = np.flatnonzero(~np.isin(own, self.results))
+                if len(missing):
+                    found.append(row_at(view, at + int(missing[0])))
+                    break
+        return min(found, key=lambda row: row.index, default=None)
 
     def common(self, other: UnorderedRows) -> int:
         """Size of the intersection of two multisets."""

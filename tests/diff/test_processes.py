@@ -111,10 +111,20 @@ def test_a_pools_process_that_left_nothing_but_its_start_record(
 
 
 def test_another_task_of_a_pools_process_leaves_it_open(tmp_path: Path) -> None:
-    """Whose task it is cannot be known."""
+    """Whose task it is cannot be known; the first op without an equal one is named, on each side."""
     found = compare(pool(tmp_path / "a", "ac", "bd"), pool(tmp_path / "b", "ab", "cx"))
     assert found.verdict is Verdict.UNKNOWN
     assert "of the ops of rank0/pool, 2 of A and 2 of B" in found.why
+    named = "aten.to.dtype at train.py:12 (train) (row 2 of rank0/pool:2)"
+    assert found.why.endswith(f"; the first are {named} in A, {named} in B")
+
+
+def test_other_arguments_in_a_pool_are_shown(tmp_path: Path) -> None:
+    """Where the first ops without an equal one are calls of one line."""
+    for builder, factor in both(tmp_path, 2.0, 3.0):
+        stream = builder.process(POOL[0]).stream()
+        stream.op("aten.mul.Tensor", inputs=[("outside", "x")], floats=[factor], outputs=[f"x{factor}"])
+    assert any("called with different numbers: 2.0 in A, 3.0 in B" in note for note in compare_in(tmp_path).notes)
 
 
 def test_what_could_not_be_recorded_is_named(tmp_path: Path) -> None:
