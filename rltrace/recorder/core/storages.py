@@ -659,6 +659,8 @@ def overlaps_another(tensors: Sequence[torch.Tensor], written: int) -> bool:
 
 def _share_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two different views of one storage have elements in common."""
+    if not a.numel() or not b.numel():  # NumPy before 2.4 takes no address 0
+        return False
     if a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride():
         return False
     try:
