@@ -66,7 +66,8 @@ def first_read_of(start: RowAt, one_sided: Indices) -> tuple[RowAt, RowAt] | Non
 
 
 def first_of_chain(last: RowAt, one_sided: Indices) -> RowAt:
-    """The earliest one-sided row that ``last`` depends on, through one-sided rows alone; ``last`` if there is none."""
+    """The earliest one-sided row that ``last`` depends on, through one-sided rows alone, or the first of the run of
+    one-sided rows of its line that it is in."""
     found, left = {last.index: last}, [last]
     while left and len(found) < MAX_TRIED:
         row = left.pop()
@@ -75,7 +76,15 @@ def first_of_chain(last: RowAt, one_sided: Indices) -> RowAt:
             if written.index not in found and np.isin(written.index, one_sided):
                 found[written.index] = written
                 left.append(written)
-    return found[min(found)]
+    first = found[min(found)]
+    for _ in range(MAX_TRIED):
+        if not np.isin(first.index - 1, one_sided):
+            break
+        before = row_at(first.view, first.index - 1)
+        if (before.stack[:1], before.phase) != (first.stack[:1], first.phase):
+            break
+        first = before
+    return first
 
 
 def without_results(stretch: RowRange) -> NDArray[np.bool_]:
