@@ -10,7 +10,7 @@ import pytest
 from views import context_of, view_of
 
 from rltrace.diff.base.findings import row_at
-from rltrace.diff.causes.extra_ops import one_sided_writer
+from rltrace.diff.causes.extra_ops import one_sided_writers
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import Origin
 
@@ -48,11 +48,11 @@ def test_what_a_matched_row_computes_with(tmp_path: Path, reads: Any, other: Any
     views = view_of(tmp_path / "long.zarr", long), view_of(tmp_path / "short.zarr", short)
     rows, extra = (row_at(views[0], 2), row_at(views[1], 1)), np.array([1])
     context = context_of(*views, [(0, 0), (2, 1)])
-    found = one_sided_writer(context, *rows, (extra, NONE))
+    found = next(one_sided_writers(context, *rows, (extra, NONE)), None)
     assert (found and (found.view is views[0], found.index)) == ((True, 1) if harmful else None)
-    found = one_sided_writer(context_of(*views[::-1], [(0, 0), (1, 2)]), *rows[::-1], (NONE, extra))
+    found = next(one_sided_writers(context_of(*views[::-1], [(0, 0), (1, 2)]), *rows[::-1], (NONE, extra)), None)
     assert (found and (found.view is views[0], found.index)) == ((True, 1) if harmful else None)
-    assert one_sided_writer(context, *rows, (NONE, NONE)) is None
+    assert next(one_sided_writers(context, *rows, (NONE, NONE)), None) is None
 
 
 def test_the_last_of_several_writers(tmp_path: Path) -> None:
@@ -66,5 +66,7 @@ def test_the_last_of_several_writers(tmp_path: Path) -> None:
 
     a = view_of(tmp_path / "a.zarr", long)
     b = view_of(tmp_path / "b.zarr", lambda trace: trace.op(MM, inputs=["unknown"], outputs=["z"]))
-    found = one_sided_writer(context_of(a, b, [(3, 0)]), row_at(a, 3), row_at(b, 0), (np.array([0, 1, 2]), NONE))
+    found = next(
+        one_sided_writers(context_of(a, b, [(3, 0)]), row_at(a, 3), row_at(b, 0), (np.array([0, 1, 2]), NONE)), None
+    )
     assert found.index == 1

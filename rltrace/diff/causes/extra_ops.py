@@ -5,6 +5,8 @@ An extra op is harmful if it drew from a generator, or if it wrote what the firs
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,8 +33,8 @@ def control_flow(side: str, row: RowAt, other: str, opposite: RowAt | None, harm
     return Judgement(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
 
 
-def one_sided_writer(context: DiffContext, a: RowAt, b: RowAt, one_sided: tuple[Indices, Indices]) -> RowAt | None:
-    """The one-sided row that wrote an input of a matched pair whose bytes are not proven equal; None: there is none.
+def one_sided_writers(context: DiffContext, a: RowAt, b: RowAt, one_sided: tuple[Indices, Indices]) -> Iterator[RowAt]:
+    """The one-sided rows that wrote inputs of a matched pair whose bytes are not proven equal.
 
     ``one_sided``: rows of A, rows of B, ascending.
     """
@@ -45,11 +47,11 @@ def one_sided_writer(context: DiffContext, a: RowAt, b: RowAt, one_sided: tuple[
         ):
             producer = producer_of(own, link)
             if producer is not None and np.isin(producer.row.index, rows):
-                return producer.row
+                yield producer.row
+                continue
             found = _last_writer_in_place(own.view, own.index, rows) if one_has_several else None
             if found is not None:
-                return found
-    return None
+                yield found
 
 
 def first_read_of(start: RowAt, one_sided: Indices) -> tuple[RowAt, RowAt] | None:

@@ -25,7 +25,13 @@ from rltrace.diff.base.sequences import Indices, Tokens
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.causes.carried_state import carried_generator
 from rltrace.diff.causes.classify import judge
-from rltrace.diff.causes.extra_ops import control_flow, first_of_chain, first_read_of, one_sided_writer, without_results
+from rltrace.diff.causes.extra_ops import (
+    control_flow,
+    first_of_chain,
+    first_read_of,
+    one_sided_writers,
+    without_results,
+)
 from rltrace.diff.causes.rng import DRAWS, Draws
 from rltrace.diff.causes.uninitialised import MarkedRows, unused_rows
 from rltrace.diff.stream.hunks import HunkCounter
@@ -413,7 +419,7 @@ class StreamWalk:
         alone = self._one_sided
         for k in sending if any(map(len, alone)) else ():
             pair = RowAt(self.a, a.rows, int(at_a[k])), RowAt(self.b, b.rows, int(at_b[k]))
-            if one_sided_writer(self.context, *pair, alone) is not None:
+            if any(True for _ in one_sided_writers(self.context, *pair, alone)):
                 self._sent = pair
                 return
 
@@ -442,10 +448,19 @@ class StreamWalk:
 
     def _check_use(self, a: RowAt, b: RowAt) -> None:
         """Note the one-sided op that wrote what a matched op reads: the first that differs, or one that sends."""
-        writer = one_sided_writer(self.context, a, b, self._one_sided)
+        writers = one_sided_writers(self.context, a, b, self._one_sided)
+        writer = min(writers, key=lambda row: self._place(self._first_of_chain(row)), default=None)
         if writer is not None:
             user = a if writer.view is self.a else b
             self._is_used(writer, f"{user} (row {user.index:,}), which both sides run,")
+
+    def _first_of_chain(self, row: RowAt) -> RowAt:
+        return first_of_chain(row, self.one_sided_rows(row.view is self.a))
+
+    def _place(self, row: RowAt) -> int:
+        """The place of a one-sided row in A."""
+        place = row.index if row.view is self.a else self.hunks.opposite(False, row.index)
+        return self.a.rows if place is None else place
 
     def _check_more_tensors(self, a: RowAt, b: RowAt) -> None:
         """Note the one-sided op that wrote what an optimizer has more of on one side."""
@@ -463,7 +478,7 @@ class StreamWalk:
         if self.harmful is not None:
             return
         on_a = writer.view is self.a
-        first = first_of_chain(writer, self.one_sided_rows(on_a))
+        first = self._first_of_chain(writer)
         made = "it wrote" if first.index == writer.index else f"{writer} (row {writer.index:,}) made of it"
         harm, forward = f"{user} computes with what {made}", self._forward_of(first)
         if forward is not None:
@@ -479,14 +494,15 @@ class StreamWalk:
         return make_finding(row if on_a else None, None if on_a else row, judgement, before)
 
     def _forward_of(self, writer: RowAt) -> RowAt | None:
-        """The last one-sided row before a one-sided backward op that is none: autograd runs what a forward recorded."""
+        """The first one-sided row that led to a one-sided backward op: autograd runs what a forward recorded."""
         if writer.phase != BACKWARD:
             return None
         on_a = writer.view is self.a
         kind = "only-a" if on_a else "only-b"
         starts = [hunk.a_start if on_a else hunk.b_start for hunk in self.hunks.hunks if hunk.kind == kind]
         rows = (row_at(writer.view, start) for start in reversed(starts) if start < writer.index)
-        return next((row for row in rows if row.phase != BACKWARD), None)
+        forward = next((row for row in rows if row.phase != BACKWARD), None)
+        return None if forward is None else self._first_of_chain(forward)
 
     def _without_trailing(
         self, a: RowRange, b: RowRange, pairs: tuple[Indices, Indices, np.ndarray], only: tuple[Indices, Indices]
