@@ -7,6 +7,7 @@ memory does not grow with the streams.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -468,10 +469,11 @@ class StreamWalk:
         row = a if counts[0] > counts[1] else b
         if counts[0] == counts[1] or row.phase != OPTIMIZER:
             return
-        found = first_read_of(row, self.one_sided_rows(row.view is self.a))
-        if found is not None:
-            writer, user = found
-            self._is_used(writer, f"{user} (row {user.index:,})")
+        with suppress(HoleError):  # of rows that were not compared
+            found = first_read_of(row, self.one_sided_rows(row.view is self.a))
+            if found is not None:
+                writer, user = found
+                self._is_used(writer, f"{user} (row {user.index:,})")
 
     def _is_used(self, writer: RowAt, user: str) -> None:
         """Note the one-sided op that ``writer``, which is one of those, depends on."""
