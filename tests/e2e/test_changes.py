@@ -55,6 +55,7 @@ def both(tmp_path: Path) -> Both:
         folder.mkdir()
         (folder / "train.py").write_text(code)
         trace = tmp_path / f"{side}.zarr"
+        torch.manual_seed(0)  # as in a new process
         with rltrace.record(trace):
             runpy.run_path(str(folder / "train.py"), run_name="__main__")
         return trace

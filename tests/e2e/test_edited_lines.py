@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import rltrace
 from rltrace.diff import compare
@@ -39,6 +40,7 @@ def found(tmp_path: Path) -> Found:
             file.parent.mkdir()
             file.write_text(text)
             traces.append(tmp_path / f"{side}.zarr")
+            torch.manual_seed(0)  # as in a new process
             with rltrace.record(traces[-1]):
                 runpy.run_path(str(file), run_name="__main__")
         finding = compare(*traces).decisive
