@@ -153,7 +153,7 @@ test-gpu:
 
 # What that machine's profiler writes, for the tests of joining launches to rows.
 capture-profile:
-	@$(ON_GPU) scripts/capture_profile.py -o tests/recorder/data/profile-$$(date +%Y-%m-%d).json.gz
+	@$(ON_GPU) scripts/capture_profile.py -o tests/extensions/kernels/data/profile-$$(date +%Y-%m-%d).json.gz
 
 carry:
 	$(PYTHON) -m pip install --quiet --upgrade --no-compile --no-deps --target carried -c constraints.txt --only-binary=:all: \

@@ -38,7 +38,7 @@ HANDED_DOWN = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, sig
 
 
 COLD = ("launch", "trace", "e2e/test_ranks.py")
-"""Tests that are about how programs begin and end, and those with `torchrun`, which has a way of its own."""
+"""Tests that are about how programs begin and end, and those of ``torchrun``: with Python 3.12 it hangs in a fork."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -199,12 +199,6 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
     return Classification(a, b, _add_notes(_kernel_judgement(context, a, b, known), a, b))
 
 
-def _differs_from_outside(operand: Input) -> bool:
-    """Whether both sides read an input from outside, and other bytes."""
-    a, b = operand.a, operand.b
-    return a.distance == b.distance == Origin.OUTSIDE and None not in (a.digest, b.digest) and a.digest != b.digest
-
-
 def _seeds_text(a: RowAt, b: RowAt) -> str:
     """``its generator was seeded with 16 in A, 15 in B`` where it was drawn from by nothing since."""
     states = a.rows.rng(a.place), b.rows.rng(b.place)
@@ -366,8 +360,15 @@ def _untracked_write(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Inpu
     return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, changes_text(a, changes))
 
 
+def _differs_from_outside(operand: Input) -> bool:
+    """Whether both sides read an input from outside, and other bytes."""
+    a, b = operand.a, operand.b
+    return a.distance == b.distance == Origin.OUTSIDE and None not in (a.digest, b.digest) and a.digest != b.digest
+
+
 def _unwritten_memory(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Judgement:
-    """The cause where an op reads memory that no recorded op wrote, and nothing else explains what differs."""
+    """The cause where an op reads memory that no recorded op wrote, or where it does and another input explains what
+    differs."""
     known = combine(inputs)
     for operand in inputs:
         sent = _received(context, a, operand.a, b, operand.b) if operand.match is InputsMatch.DIFFER else None

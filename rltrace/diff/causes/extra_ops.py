@@ -1,6 +1,6 @@
 """Ops on one side only, and whether the rest of the program depends on them.
 
-An extra op is harmful if it drew from a generator, or if it wrote what the first matched op that differs reads.
+An extra op is harmful if it drew from a generator, or if what the first matched op that differs reads depends on it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ def first_read_of(start: RowAt, one_sided: Indices) -> tuple[RowAt, RowAt] | Non
 
 
 def first_of_chain(last: RowAt, one_sided: Indices) -> RowAt:
-    """The earliest one-sided row that ``last`` depends on, through one-sided rows alone, or the first of the run of
-    one-sided rows of its line that it is in."""
+    """The earliest one-sided row that ``last`` depends on, through one-sided rows alone; ``last`` if there is none."""
     found, left = {last.index: last}, [last]
     while left and len(found) < MAX_TRIED:
         row = left.pop()
@@ -78,15 +77,7 @@ def first_of_chain(last: RowAt, one_sided: Indices) -> RowAt:
             if written.index not in found and np.isin(written.index, one_sided):
                 found[written.index] = written
                 left.append(written)
-    first = found[min(found)]
-    for _ in range(MAX_TRIED):
-        if not np.isin(first.index - 1, one_sided):
-            break
-        before = row_at(first.view, first.index - 1)
-        if (before.stack[:1], before.phase) != (first.stack[:1], first.phase):
-            break
-        first = before
-    return first
+    return found[min(found)]
 
 
 def without_results(stretch: RowRange) -> NDArray[np.bool_]:

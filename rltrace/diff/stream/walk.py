@@ -449,11 +449,12 @@ class StreamWalk:
 
     def _check_use(self, a: RowAt, b: RowAt) -> None:
         """Note the one-sided op that wrote what a matched op reads: the first that differs, or one that sends."""
-        writers = one_sided_writers(self.context, a, b, self._one_sided)
-        writer = min(writers, key=lambda row: self._place(self._first_of_chain(row)), default=None)
-        if writer is not None:
+        writers = () if self.harmful is not None else one_sided_writers(self.context, a, b, self._one_sided)
+        chains = [(self._first_of_chain(writer), writer) for writer in writers]
+        if chains:
+            first, writer = min(chains, key=lambda chain: self._place(chain[0]))
             user = a if writer.view is self.a else b
-            self._is_used(writer, f"{user} (row {user.index:,}), which both sides run,")
+            self._note_use(first, writer, f"{user} (row {user.index:,}), which both sides run,")
 
     def _first_of_chain(self, row: RowAt) -> RowAt:
         return first_of_chain(row, self.one_sided_rows(row.view is self.a))
@@ -467,24 +468,20 @@ class StreamWalk:
         """Note the one-sided op that wrote what an optimizer has more of on one side."""
         counts = [len(list(row.rows.inputs(row.place))) for row in (a, b)]
         row = a if counts[0] > counts[1] else b
-        if counts[0] == counts[1] or row.phase != OPTIMIZER:
+        if self.harmful is not None or counts[0] == counts[1] or row.phase != OPTIMIZER:
             return
         with suppress(HoleError):  # of rows that were not compared
             found = first_read_of(row, self.one_sided_rows(row.view is self.a))
             if found is not None:
                 writer, user = found
-                self._is_used(writer, f"{user} (row {user.index:,})")
+                self._note_use(self._first_of_chain(writer), writer, f"{user} (row {user.index:,})")
 
-    def _is_used(self, writer: RowAt, user: str) -> None:
-        """Note the one-sided op that ``writer``, which is one of those, depends on."""
-        if self.harmful is not None:
-            return
-        on_a = writer.view is self.a
-        first = self._first_of_chain(writer)
+    def _note_use(self, first: RowAt, writer: RowAt, user: str) -> None:
+        """Note ``first``, the first one-sided op of those that made what ``writer`` wrote."""
         made = "it wrote" if first.index == writer.index else f"{writer} (row {writer.index:,}) made of it"
         harm, forward = f"{user} computes with what {made}", self._forward_of(first)
         if forward is not None:
-            harm += f"; before it, only {'A' if on_a else 'B'} runs {forward} (row {forward.index:,})"
+            harm += f"; before it, only {'A' if forward.view is self.a else 'B'} runs {forward} (row {forward.index:,})"
         before = min(self.equal, self.first.identical_before) if self.first else self.equal
         self.harmful = self._one_sided_at(first, harm, before)
         self._share_harm()

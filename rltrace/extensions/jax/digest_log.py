@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, layout_text, seed_of
-from rltrace.extensions.jax import log_library as built
+from rltrace.extensions.jax.log_library import find as find_log_library
 from rltrace.native.library import TRIED_SEED, TRIED_SIZES
 
 PREFIX = "rltrace_digest_"
@@ -153,7 +153,7 @@ class DigestLog:
 @cache
 def log_library() -> LogLibrary | None:
     """The library for this JAX; None where there is none, where it is not usable, or where no CPU computes."""
-    path = built.find()
+    path = find_log_library()
     if path is None or jax.default_backend() != "cpu":
         return None
     try:

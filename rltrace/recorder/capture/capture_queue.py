@@ -6,7 +6,7 @@ Owns the limit and the count of what was left out. Knows nothing of torch.
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
@@ -75,7 +75,7 @@ class CaptureQueue(Generic[Request, Entry]):
         return left
 
 
-class RowQueue(CaptureQueue[ActivationRequest, Any]):
+class RowQueue(CaptureQueue[ActivationRequest, Any], ABC):
     """Captured activation rows, of an extension that captures them."""
 
     stopped = False
