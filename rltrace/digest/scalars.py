@@ -1,7 +1,7 @@
 """The number that a tensor of one element holds, found by its digest among those that people write.
 
-A trace has no values, but a digest proves one of two hundred thousand candidates: whole numbers, and decimals of up to
-four digits. Of another number nothing is known.
+A trace has no values, but a digest proves one of two hundred thousand candidates: whole numbers, powers of two, and
+decimals of up to four digits. Of another number nothing is known.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rltrace.digest.constants import seed_of
 
 FORMATS: Final = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "bool": "<?"}
 MANTISSAS, DECIMALS, MOST_WHOLE = 10_000, 10, 20_000
+POWERS: Final = tuple(1 << exponent for exponent in range(15, 31))
 
 
 def number_of(digest: int, dtype: str, shape: Sequence[int]) -> int | float | bool | None:
@@ -41,7 +42,7 @@ def _candidates(dtype: str) -> Iterator[int | float | bool]:
         yield from (False, True)
         return
     convert = float if dtype.startswith("float") else int
-    yield from (convert(sign * whole) for whole in range(MOST_WHOLE) for sign in (1, -1))
+    yield from (convert(sign * whole) for whole in (*range(MOST_WHOLE), *POWERS) for sign in (1, -1))
     if convert is int:
         return
     for places in range(1, DECIMALS + 1):

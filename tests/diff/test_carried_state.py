@@ -147,12 +147,17 @@ def test_a_tensor(tmp_path: Path) -> None:
     assert "was not restored: it differs at its first use; aten.mm.default at " in found.explanation
 
 
-def test_a_tensor_that_was_written_since(tmp_path: Path) -> None:
-    """Where one side wrote it in the step itself, the other side's bytes of before were not lost."""
-    use = lambda trace, side: trace.op(MM, inputs=[In(side == "b", f"weight of {side}")], outputs=[f"y{side}"])  # noqa: E731
-    made = lambda trace, side: side == "b" and trace.op("aten.zeros.default", outputs=["weight of b"])  # noqa: E731
+@pytest.mark.parametrize("made_by", ["b", "ab"])
+def test_a_tensor_that_was_made_in_the_step(tmp_path: Path, made_by: str) -> None:
+    """What A reads from before the step was not restored where B alone makes it; where both make it, the op was called
+    on another tensor."""
+    made = lambda trace, side: side in made_by and trace.op("aten.zeros.default", outputs=["zeros"])  # noqa: E731
+    reads = {"a": In(0, "weight of a"), "b": In(1, "zeros")}
+    use = lambda trace, side: trace.op(MM, inputs=[reads[side]], outputs=[f"y{side}"])  # noqa: E731
     found = shifted(tmp_path, op(outputs=["x"]), made, use)
-    assert (found.op, found.cause is Cause.BEFORE_WINDOW, lost(found)) == (MM, False, None)
+    expected = (Cause.BEFORE_WINDOW, "tensor") if made_by == "b" else (Cause.ARGUMENTS, None)
+    assert (found.op, found.cause, found.not_restored and found.not_restored.kind) == (MM, *expected)
+    assert found.explanation.endswith(" wrote it (row 1) in B")
 
 
 def test_a_tensor_of_an_optimizer(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ STATE = ("exp_avg", "step")
 
 @pytest.mark.parametrize("restored", [False, True])
 def test_a_gradient_scaler_that_was_not_restored(tmp_path: Path, restored: bool) -> None:
-    """It is named with its scale and its growth tracker on both sides, as the comparison begins."""
+    """It is named with its scale and its growth tracker on both sides, and leads where the loss is first scaled."""
     held: dict[str, Any] = {}
 
     def train(resumes: bool) -> None:
@@ -55,6 +55,10 @@ def test_a_gradient_scaler_that_was_not_restored(tmp_path: Path, restored: bool)
         "the state of a gradient scaler (scaler:0) was not restored: scale 16 in A, 8 in B and growth 1 in A, 0 in B"
     )
     assert named == ([] if restored else [expected])
+    if not restored:
+        assert found.shown is not None
+        assert found.shown.not_restored == NotRestored("scaler", "the gradient scaler")
+        assert "is 16.0 in A, 8.0 in B at its first use" in found.shown.explanation
 
 
 def trace(

@@ -19,9 +19,10 @@ from rltrace.diff.base.model import Cause, Finding, InputsMatch, NotRestored
 from rltrace.diff.base.row_diff import input_text
 from rltrace.diff.base.view import StreamView, is_shifted
 from rltrace.diff.causes.events import INPUT_EVENTS, MAX_ROWS_BACK, event_at, outside_digests
+from rltrace.diff.causes.inputs import Input, numbers_of_input
 from rltrace.errors import HoleError
 from rltrace.trace.format.events import DIGEST
-from rltrace.trace.format.rows import Link, Rows
+from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Generator, Kind, Origin, Phase, RowFlag, Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.wording import joined
@@ -35,40 +36,48 @@ LOADERS = ("torch/utils/data/",)
 # --- inputs -----------------------------------------------------------------------------------------------------------
 
 
-def carried_input(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> Judgement | None:
+def carried_input(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -> Judgement | None:
     """The cause where an input that differs was written before the comparison begins, on one side at least."""
     if not is_shifted(context.a.process, context.b.process):
         return None
-    sides = (a, x), (b, y)
-    before = [_written_before(row, link) for row, link in sides]
-    if not any(before) or not all(
-        known or link.distance == Origin.OUTSIDE for known, (_, link) in zip(before, sides, strict=True)
+    x, y = operand.a, operand.b
+    writers = writer_of(a, x), writer_of(b, y)
+    before = [_is_before(writer) for writer in writers]
+    if not any(before) or any(
+        writer is None and link.distance != Origin.OUTSIDE for writer, link in zip(writers, (x, y), strict=True)
     ):
         return None
-    what = input_text(a, place)
-    writers = [_writer_text(row, link) for row, link in sides]
-    optimizer = a.phase == Phase.OPTIMIZER.name.lower()
-    whose = f" of {a.module}" if a.module else ""
-    lost = NotRestored("optimizer", _optimizer_name(a)) if optimizer else NotRestored("tensor", f"{what}{whose}")
-    noun = f"the state of {lost.name} was not restored: {what}" if optimizer else f"{lost.name} was not restored: it"
-    why = f"{noun} differs at its first use; {writers[0]} in A, {writers[1]} in B"
+    what, words = input_text(a, operand.place), [_writer_text(writer) for writer in writers]
+    partners = context.matching.partner, context.matching.partner_in_a
+    if any(
+        writer is not None and not known and partner_of(writer.index) is not None
+        for writer, known, partner_of in zip(writers, before, partners, strict=True)
+    ):
+        why = f"it was called on another tensor: {what} is of before the comparison begins on one side only"
+        return Judgement(Cause.ARGUMENTS, InputsMatch.DIFFER, f"{why}; {words[0]} in A, {words[1]} in B")
+    scaler = any(writer is not None and writer.op == SCALES for writer in writers)
+    if scaler or a.phase == Phase.OPTIMIZER.name.lower():
+        lost = NotRestored("scaler", "the gradient scaler") if scaler else NotRestored("optimizer", _optimizer_name(a))
+        noun = f"the state of {lost.name} was not restored: {what}"
+    else:
+        lost = NotRestored("tensor", what + (f" of {a.module}" if a.module else ""))
+        noun = f"{lost.name} was not restored: it"
+    why = f"{noun} {numbers_of_input(a, b, operand)} at its first use; {words[0]} in A, {words[1]} in B"
     return Judgement(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why, not_restored=lost)
 
 
-def _written_before(row: RowAt, link: Link) -> bool:
-    """Whether what a link reads is known to be from before the comparison begins."""
-    writer = writer_of(row, link)
-    return writer is not None and writer.index < row.view.start
+SCALES = "aten._amp_update_scale_.default"
+"""The operator by which a gradient scaler sets its scale."""
 
 
-def _writer_text(row: RowAt, link: Link) -> str:
-    writer = writer_of(row, link)
+def _is_before(writer: RowAt | None) -> bool:
+    """Whether a row is known to be from before the comparison begins."""
+    return writer is not None and writer.index < writer.view.start
+
+
+def _writer_text(writer: RowAt | None) -> str:
     if writer is None:
-        return (
-            "it was loaded or made outside the recorded ops"
-            if link.distance == Origin.OUTSIDE
-            else "several ops wrote it"
-        )
+        return "it was loaded or made outside the recorded ops"
     return f"{writer} wrote it (row {writer.index:,})"
 
 

@@ -35,10 +35,10 @@ from rltrace.diff.causes.inputs import (
     input_is_equal,
     is_same_part,
     match_inputs,
+    numbers_of_input,
     origin_of,
     producer_of,
 )
-from rltrace.diff.causes.no_op_writes import layouts_of
 from rltrace.diff.causes.operands import HASH_SEED, another_operand, hash_seed_text, permuted_text
 from rltrace.diff.causes.rng import generators_text
 from rltrace.diff.causes.uninitialised import garbage_writers
@@ -49,7 +49,6 @@ from rltrace.diff.causes.untracked import (
     repeats_for_certain,
     untracked_writes,
 )
-from rltrace.digest.scalars import number_of
 from rltrace.digest.seeds import seeds_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
@@ -221,7 +220,7 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
     """The cause where an input's bytes differ though every earlier matched op is equal."""
     what = input_text(a, operand.place)
     x, y = operand.a, operand.b
-    carried = carried_input(context, a, x, b, y, operand.place)
+    carried = carried_input(context, a, b, operand)
     if carried is not None:
         return carried
     if Origin.OUTSIDE in (x.distance, y.distance):
@@ -238,7 +237,7 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
         another = another_operand(context, a, b, operand, difference)
         if another is not None:
             return another
-        why = f"{what} came from outside (no recorded op wrote it) and {_numbers_text(a, b, operand)}"
+        why = f"{what} came from outside (no recorded op wrote it) and {numbers_of_input(a, b, operand)}"
         if _returns_equal(a, b):
             why += ", though what the op returned is equal: it may not have used the elements that differ"
         why += entry_text(b if y.distance == Origin.OUTSIDE else a, operand.place)
@@ -271,17 +270,6 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
     who = "the ops that wrote it are" if writer is None else f"{writer} (row {writer.index:,}), which wrote it last, is"
     why = f"{what} differs here, though {who} equal on both sides: its bytes changed without any recorded op"
     return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
-
-
-def _numbers_text(a: RowAt, b: RowAt, operand: Input) -> str:
-    """``is 0.95 in A, 0.9 in B`` for an input of one element whose numbers are known; otherwise ``differs``."""
-    numbers = [
-        number_of(link.digest, *layouts[operand.place][:2])
-        for row, link in ((a, operand.a), (b, operand.b))
-        if (layouts := layouts_of(row)) and operand.place < len(layouts) and link.digest is not None
-    ]
-    known = len(numbers) == 2 and None not in numbers and repr(numbers[0]) != repr(numbers[1])
-    return f"is {numbers[0]!r} in A, {numbers[1]!r} in B" if known else "differs"
 
 
 def _returns_equal(a: RowAt, b: RowAt) -> bool:

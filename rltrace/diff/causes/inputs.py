@@ -24,6 +24,7 @@ from rltrace.diff.causes.no_op_writes import (
     writes_in_place,
     written_layout,
 )
+from rltrace.digest.scalars import number_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag
@@ -330,6 +331,17 @@ class KnownBytes:
         as_written = is_viewed_as_written(row, link, place, producer)
         known = as_written or reads_whole(row, link, place)
         return KnownBytes(producer.bytes.digest if known else None, as_written)
+
+
+def numbers_of_input(a: RowAt, b: RowAt, operand: Input) -> str:
+    """``is 0.95 in A, 0.9 in B`` for an input of one element whose numbers are known; otherwise ``differs``."""
+    found: list[object] = []
+    for row, link in ((a, operand.a), (b, operand.b)):
+        layouts, digest = layouts_of(row), KnownBytes.of(row, link, operand.place).digest
+        if operand.place < len(layouts) and digest is not None:
+            found.append(number_of(digest, *layouts[operand.place][:2]))
+    known = len(found) == 2 and None not in found and repr(found[0]) != repr(found[1])
+    return f"is {found[0]!r} in A, {found[1]!r} in B" if known else "differs"
 
 
 def is_viewed_as_written(row: RowAt, link: Link, place: int, producer: StoredOutput) -> bool:
