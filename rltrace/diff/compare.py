@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -735,12 +736,14 @@ class _Comparer:
                 return ()
             if self.shift is not None:
                 return suggested_commands.look_closer(self.a, self.b, decisive)
-            experiments = suggested_commands.confirm(self.a, self.b, decisive) + suggested_commands.explain(
-                self.a, self.b, decisive
+            closer = (
+                suggested_commands.run_eagerly,
+                suggested_commands.confirm,
+                suggested_commands.explain,
+                suggested_commands.look_closer,
             )
-            return (
-                self._settle_inputs(decisive) + experiments + suggested_commands.look_closer(self.a, self.b, decisive)
-            )
+            found = [suggest(self.a, self.b, decisive) for suggest in closer]
+            return self._settle_inputs(decisive) + tuple(chain.from_iterable(found))
         if holes:
             hidden = self.hidden if rerun.rerun_of is None else None
             record_again = record_both(self.a, self.b, *hidden, "window") if hidden else ()

@@ -115,10 +115,14 @@ class Order:
 
     def with_sender(self, finding: Finding) -> Finding:
         """The finding with the row of another process that wrote what it received, where one is known to."""
-        sender = self._senders.of(finding) if finding.cause is Cause.OUTSIDE and finding.received is None else None
+        is_sent = finding.cause in (Cause.OUTSIDE, Cause.UNTRACKED_WRITE) and finding.received is None
+        sender = self._senders.of(finding) if is_sent else None
         if sender is None:
             return finding
-        return replace(finding, sender=sender, explanation=f"{finding.explanation}; it is what {sender.text} wrote")
+        why = f"{finding.explanation}; it is what {sender.text} wrote"
+        if finding.cause is Cause.UNTRACKED_WRITE:
+            why = f"another process wrote in memory that both share: it reads what {sender.text} wrote there"
+        return replace(finding, cause=Cause.OUTSIDE, sender=sender, explanation=why)
 
     def rows_before(self, stream: str, finding: Finding) -> Pair[int] | None:
         """How many rows of another stream happened before a finding, in A and in B; None: none is known to."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from rltrace.diff.base.findings import RowAt, row_at
-from rltrace.diff.base.model import Finding, Sender
+from rltrace.diff.base.model import Cause, Finding, Sender
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.happened_before import HappenedBefore
 from rltrace.errors import HoleError
@@ -35,7 +35,8 @@ class Senders:
         )
 
     def of(self, finding: Finding) -> Sender | None:
-        """The row of another process that wrote what a finding's op reads from outside; None: none is known to."""
+        """The row of another process that wrote what a finding's op reads from outside, or in shared memory; None: none
+        is known to."""
         at = finding.stream, finding.at_op.a_index, finding.at_op.b_index
         (views_a, _), (views_b, _) = self._sides
         if at[1] is None or at[2] is None or not (at[0] in views_a and at[0] in views_b):
@@ -43,7 +44,8 @@ class Senders:
         try:
             a, b = row_at(views_a[at[0]], at[1]), row_at(views_b[at[0]], at[2])
             for x, y in zip(a.rows.inputs(a.place), b.rows.inputs(b.place), strict=False):
-                if x.distance == y.distance == Origin.OUTSIDE and x.digest is not None and y.digest is not None:
+                is_sent = x.distance == y.distance == Origin.OUTSIDE or finding.cause is Cause.UNTRACKED_WRITE
+                if is_sent and x.digest is not None and y.digest is not None:
                     found = self._writer(a, x.digest, b, y.digest) if x.digest != y.digest else None
                     if found is not None:
                         return found

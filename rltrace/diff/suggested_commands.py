@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rltrace.command_lines import file_name, line, record_both, record_whole, rerun
+from rltrace.command_lines import file_name, line, record, record_both, record_whole, rerun
 from rltrace.diff.base.model import Cause, Finding, Hole, Pair
+from rltrace.diff.causes.extra_ops import COMPILED
 from rltrace.selectors import escape
 from rltrace.trace.format.schema import has_iterations
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
@@ -28,6 +29,17 @@ def check_links(a: Trace, b: Trace) -> tuple[str, ...]:
     """Record both programs with every write noticed, for a finding at memory that no recorded op wrote. From the start:
     in a window, memory from before it counts as written."""
     return record_whole(a, b, "checked", "--check-links")
+
+
+def run_eagerly(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
+    """Record the side that alone runs a compiled region, op by op, and compare that."""
+    is_of_a = finding.b_index is None
+    if not str(finding.op).startswith(COMPILED) or is_of_a == (finding.a_index is None):
+        return ()
+    compiled = a if is_of_a else b
+    file = file_name(compiled, "eager")
+    pair = (file, b.path) if is_of_a else (a.path, file)
+    return record(compiled, file, "--compile", "eager"), line("diff", *pair)
 
 
 def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:

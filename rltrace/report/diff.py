@@ -351,7 +351,8 @@ def _title(comparison: Comparison, finding: Finding) -> str:
 
 
 def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None) -> str:
-    if finding in comparison.unordered:
+    in_stream = shown is not None and finding.stream == shown.stream  # whose rows have an order
+    if finding in comparison.unordered and not in_stream:
         return f"In {finding.stream}, order to the above unknown"
     if finding is comparison.first_value:
         return "First difference in values" + (", after it" if comparison.first not in (None, finding) else "")

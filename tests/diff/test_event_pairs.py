@@ -109,7 +109,8 @@ RETURNED = "environment 0 (Walk) returned another"
 def test_in_words(given: Pair, texts: list[str]) -> None:
     """What differs, at which of its steps or resets, how it was seeded, and the states of the generators before it."""
     assert event_text_parts(given, [], persists=True) == texts
-    assert event_text_parts(given, ["note"], persists=False) == [*texts, "note", "later events were equal again"]
+    noted = ["note", *texts] if "action" in given.differs else [*texts, "note"]  # how its space was seeded leads
+    assert event_text_parts(given, ["note"], persists=False) == [*noted, "later events were equal again"]
 
 
 @pytest.mark.parametrize(("side", "cells", "verb"), [("A", STEP, "steps"), ("B", {"reset": 1}, "resets")])
@@ -196,6 +197,11 @@ ITSELF = "the action space of Walk was not seeded at train.py:3: it seeded itsel
         ([seeded(NONE, what="observation space")], about(observation="xy"), []),
         ([seeded(NONE, what="a space")], about(step=1, action="xy"), [ITSELF.replace("action space", "space")]),
         ([seeded(5, states="pp"), seeded(NONE, made=2)], about(step=1, action="xy"), []),
+        (
+            [seeded(5, states="pp"), seeded(NONE, made=2), seeded(5, what="vector environment", made=2)],
+            about(step=1, action="xy"),
+            [ITSELF],
+        ),
         ([seeded(5, 6, made=2), seeded(NONE)], about(step=1, action="xy"), [ITSELF]),
         ([seeded(NONE), seeded(5, 6)], about(step=1, action="xy"), [ITSELF]),
         ([seeded(5, 6, what="environment")], about(step=1, action="xy"), [MADE]),

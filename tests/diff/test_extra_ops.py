@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from views import context_of, view_of
+from views import both, compare_in, context_of, view_of
 
 from rltrace.diff.base.findings import row_at
+from rltrace.diff.base.model import Cause
 from rltrace.diff.causes.extra_ops import one_sided_writers
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import Origin
@@ -70,3 +71,34 @@ def test_the_last_of_several_writers(tmp_path: Path) -> None:
         one_sided_writers(context_of(a, b, [(3, 0)]), row_at(a, 3), row_at(b, 0), (np.array([0, 1, 2]), NONE)), None
     )
     assert found.index == 1
+
+
+DRAWS = {"names": ["aten.randint.low_out", "cpp_fused_add_0"]}
+
+
+@pytest.mark.parametrize(
+    ("of_ops", "draws", "kernel", "said"),
+    [
+        ("forward", True, DRAWS, "A op by op; it draws its random numbers by Inductor's code, not as those ops do"),
+        ("forward", True, {"names": ["cpp_fused_add_0"]}, "A op by op; it draws random numbers;"),
+        ("forward", False, {}, "A op by op; it may round otherwise;"),
+        ("other", False, {}, "only B runs it; there A continues with aten.mm.default"),
+    ],
+)
+def test_a_compiled_region_of_one_side(tmp_path: Path, of_ops: str, draws: bool, kernel: Any, said: str) -> None:
+    """What A runs op by op and B as one compiled region is named as that, and B without it is the next command."""
+    for trace, side in both(tmp_path):
+        trace.op(MM, outputs=["x"])
+        if side == "a":
+            trace.op(MM, ("train.py", 5, of_ops, "x @ w"), inputs=[0], outputs=["y"])
+        else:
+            drawn = {"rng": "state", "generator": 0} if draws else {}
+            site = ("train.py", 4, "forward", "def forward")
+            trace.op("inductor.compiled_graph", site, inputs=[0], outputs=["z"], kernel=kernel, **drawn)
+        trace.op("aten.add.Tensor", inputs=[1], outputs=[f"read by {side}"])
+    found = compare_in(tmp_path)
+    region = found.decisive
+    assert region is not None
+    assert (region.cause, region.op) == (Cause.CONTROL_FLOW, "inductor.compiled_graph")
+    assert said in region.explanation
+    assert "rltrace record --compile eager -o b-eager.zarr -- " in found.advice[0]

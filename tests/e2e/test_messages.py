@@ -200,3 +200,37 @@ def test_workers_that_read_the_same_bytes_received_them_from_none_of_themselves(
     assert found["decisive"]["stream"].startswith("rank0/worker:1")
     assert "sender" not in found["decisive"] or found["decisive"]["sender"] is None
     assert "rank0/main" in [later["stream"] for later in found["later"]]
+
+
+SHARED = """
+import os
+import torch
+from torch import multiprocessing
+
+def work(net, done):
+    optimizer = torch.optim.SGD(net.parameters(), lr=float(os.environ.get("LR", 0.1)))
+    net(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    done.set()
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 2).share_memory()
+    context = multiprocessing.get_context("spawn")
+    done = context.Event()
+    child = context.Process(target=work, args=(net, done))
+    child.start()
+    done.wait()
+    child.join()
+    print(net(torch.ones(1, 4)).sum().item())
+"""
+
+
+def test_what_another_process_wrote_in_shared_memory(cli: Any) -> None:
+    """It is named by the row that wrote it; no frame of the command that starts the child is in its stack."""
+    found = compared(cli, "train.py", SHARED, setting="LR=0.2")
+    assert (found["first"]["stream"], found["first"]["cause"]) == ("rank0/worker:1", "arguments")
+    assert {frame["file"] for frame in found["first"]["stack"]} == {"train.py"}
+    (later,) = found["later"]
+    assert (later["stream"], later["cause"], later["sender"]["op"]) == ("rank0/main", "outside", "aten.add_.Tensor")
+    assert later["explanation"].startswith("another process wrote in memory that both share: it reads what aten.add_")

@@ -27,6 +27,7 @@ from rltrace.diff.base.row_diff import Difference, arguments_text, input_text, s
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.carried_state import carried_input
 from rltrace.diff.causes.collectives import ranks_of, receiving_collective
+from rltrace.diff.causes.extra_ops import COMPILED
 from rltrace.diff.causes.inputs import (
     Input,
     combine,
@@ -143,9 +144,6 @@ def written_digests(row: RowAt, link: Link) -> set[int]:
 
 MAX_TRAIL = 256
 """Marked rows that are followed back at most to find the first one."""
-
-COMPILED = "inductor."
-"""Start of the operator names of regions compiled by torch.compile."""
 
 SCRIPT_OBJECT = "ScriptObject"
 """Type of such an argument in the skeleton of a call."""

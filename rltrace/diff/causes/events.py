@@ -184,7 +184,9 @@ def event_text_parts(pair: MatchedEvent, seeding_notes: Iterable[str], *, persis
 
     ``persists``: all later events of this environment differ as well.
     """
-    parts = [_what_differs(pair), *_numbers(pair), *_seeds(pair), *_generators(pair), *seeding_notes]
+    notes = list(seeding_notes)
+    parts = [_what_differs(pair), *_numbers(pair), *_seeds(pair), *_generators(pair)]
+    parts = [*notes, *parts] if ACTION in pair.differs else [*parts, *notes]  # an action comes from a space
     return parts if persists else [*parts, "later events were equal again"]
 
 
@@ -339,13 +341,13 @@ def _environment_number(
 def _of_spaces(
     names: tuple[str, ...], pairs: Sequence[MatchedEvent], number: tuple[int | None, int | None] | None
 ) -> Iterator[str]:
-    """The clause on the space that was seeded last, preferably one of this environment."""
+    """The clause on the space that was seeded last, preferably one of this environment, or of a vector of it."""
     seeds = [pair for pair in pairs if pair.event_a.what in names and pair.event_a.what == pair.event_b.what]
     own = [pair for pair in seeds if number is not None and _number(pair) == number]
-    for pair in (own or seeds)[:1]:
-        words = _seeding(pair)
-        if words:
-            yield words
+    vectors = [_number(pair) for pair in pairs if pair.event_a.what == ENVIRONMENTS[1]]
+    of_vectors = [pair for pair in seeds if _number(pair) in vectors]
+    texts = (_seeding(pair) for pair in [*own[:1], *of_vectors] or seeds[:1])
+    yield from list(filter(None, texts))[:1]
 
 
 def _seeding(pair: MatchedEvent) -> str | None:

@@ -26,11 +26,36 @@ MAX_TRIED = 256
 def control_flow(side: str, row: RowAt, other: str, opposite: RowAt | None, harm: str) -> Judgement:
     """The cause of an op that only ``side`` runs; ``opposite``: the other side's op at this place; ``harm``: why it
     matters, "" where it does not."""
-    continues = f"; there {other} continues with {opposite}" if opposite is not None else ""
-    why = f"only {side} runs it{continues}"
+    why = f"only {side} runs it"
+    if opposite is not None:
+        is_region = row.op.startswith(COMPILED)
+        region, ops = (row, opposite) if is_region else (opposite, row)
+        as_region = _region_text(*((side, region, other) if is_region else (other, region, side)), ops)
+        why = as_region or f"{why}; there {other} continues with {opposite}"
     if harm:
         why += f"; it affects results: {harm}"
     return Judgement(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
+
+
+COMPILED = "inductor."
+"""Start of the operator names of regions compiled by torch.compile."""
+
+SEEDS_BY_INDUCTOR = "aten.randint.low_out"
+"""What a compiled region calls for the seeds of its random numbers, unless Inductor's ``fallback_random`` is on."""
+
+
+def _region_text(side: str, region: RowAt, other: str, row: RowAt) -> str:
+    """``B runs Actor.forward as one compiled region, A op by op; …``; "" where they are not of one function."""
+    name = region.stack[0].function if region.stack else ""
+    if not region.op.startswith(COMPILED) or name not in (frame.function for frame in row.stack):
+        return ""
+    if region.rows.rng(region.place) is None:
+        does = "it may round otherwise"
+    elif SEEDS_BY_INDUCTOR in str(region.kernel.get("names", "")):
+        does = "it draws its random numbers by Inductor's code, not as those ops do (fallback_random is off)"
+    else:
+        does = "it draws random numbers"
+    return f"{side} runs {name} as one compiled region, {other} op by op; {does}"
 
 
 def one_sided_writers(context: DiffContext, a: RowAt, b: RowAt, one_sided: tuple[Indices, Indices]) -> Iterator[RowAt]:

@@ -27,6 +27,7 @@ from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.causes.carried_state import carried_generator
 from rltrace.diff.causes.classify import judge
 from rltrace.diff.causes.extra_ops import (
+    COMPILED,
     control_flow,
     first_of_chain,
     first_read_of,
@@ -452,7 +453,8 @@ class StreamWalk:
         writers = () if self.harmful is not None else one_sided_writers(self.context, a, b, self._one_sided)
         chains = [(self._first_of_chain(writer), writer) for writer in writers]
         if chains:
-            first, writer = min(chains, key=lambda chain: self._place(chain[0]))
+            # a compiled region says more than the ops that it replaces
+            first, writer = min(chains, key=lambda chain: (not chain[0].op.startswith(COMPILED), self._place(chain[0])))
             user = a if writer.view is self.a else b
             self._note_use(first, writer, f"{user} (row {user.index:,}), which both sides run,")
 

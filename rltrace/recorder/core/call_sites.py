@@ -25,6 +25,7 @@ _INTERNAL: Final = (
     "rltrace/",
     "triton/runtime/",
     "multiprocessing/",
+    "threading.py",
     "ray/_private/",
     "ray/util/tracing/",
     "typing_extensions.py",
@@ -171,7 +172,8 @@ class Sites:
             line = frame.f_lineno or code.co_firstlineno
             source = linecache.getline(code.co_filename, line, frame.f_globals).strip()
             call = _call(code, at, source) if len(_READS.findall(source)) > 1 else ""
-            found = self._frames[id(code), at] = self._intern(code.co_filename, code.co_qualname, line, source, call)
+            name = code.co_filename if code.co_names not in _CHILD_COMMANDS else f"<frozen {code.co_names[0]}>"
+            found = self._frames[id(code), at] = self._intern(name, code.co_qualname, line, source, call)
         return found
 
     def _intern(self, filename: str, qualname: str, line: int, source: str, call: str = "") -> Frame:
@@ -194,6 +196,9 @@ class Sites:
             found = self._by_content[content] = Frame(self._tables.add("frames", key, payload), key, internal, call)
         return found
 
+
+_CHILD_COMMANDS: Final = {("multiprocessing.spawn", "spawn_main"), ("multiprocessing.forkserver", "main")}
+"""The names in the commands with which multiprocessing starts Python."""
 
 _READS = re.compile(r"\.item\(|\.tolist\(|\b(?:float|int|bool)\(")
 """Calls that read a number; a line with several logs as many curves."""
