@@ -399,7 +399,7 @@ class _Comparer:
             level = "step"
             self.notes.append("no step was recorded op by op on both sides")
         self.notes += dict.fromkeys(note for _, result in self.steps for note in result.notes)
-        if len(self.pairs) > 1:
+        if max(len(self.a.processes), len(self.b.processes)) > 1:
             self.streams = [(process, self._with_senders(result)) for process, result in self.streams]
             self.sent_events = self._find_sent_events()
         return self._assemble(level, system, one_sided_streams)
@@ -458,6 +458,11 @@ class _Comparer:
             id(each): self.order.with_sender(each) for each in (result.first, result.value, result.harmful) if each
         }
         first, value, harmful = (found.get(id(each)) for each in (result.first, result.value, result.harmful))
+        way = "" if value is None else self.order.sent_to_one_side(value)
+        if value is not None and way:
+            value = replace(value, explanation=value.explanation + way)
+            if harmful is not None:
+                harmful = replace(harmful, explanation=harmful.explanation + way)
         return replace(result, first=first, value=value, harmful=harmful)
 
     def _find_sent_events(self) -> list[OrderedFinding]:
@@ -736,14 +741,14 @@ class _Comparer:
                 return ()
             if self.shift is not None:
                 return suggested_commands.look_closer(self.a, self.b, decisive)
-            closer = (
+            suggestions = (
                 suggested_commands.run_eagerly,
                 suggested_commands.confirm,
                 suggested_commands.explain,
                 suggested_commands.look_closer,
             )
-            found = [suggest(self.a, self.b, decisive) for suggest in closer]
-            return self._settle_inputs(decisive) + tuple(chain.from_iterable(found))
+            commands = [suggest(self.a, self.b, decisive) for suggest in suggestions]
+            return self._settle_inputs(decisive) + tuple(chain.from_iterable(commands))
         if holes:
             hidden = self.hidden if rerun.rerun_of is None else None
             record_again = record_both(self.a, self.b, *hidden, "window") if hidden else ()

@@ -124,6 +124,11 @@ class Order:
             why = f"another process wrote in memory that both share: it reads what {sender.text} wrote there"
         return replace(finding, cause=Cause.OUTSIDE, sender=sender, explanation=why)
 
+    def sent_to_one_side(self, finding: Finding) -> str:
+        """A clause on the row of another process that wrote what one side alone received; "" where none is known to."""
+        text = self._senders.on_one_side(finding) if finding.cause is Cause.CONTROL_FLOW else ""
+        return f"; {text}" if text else ""
+
     def rows_before(self, stream: str, finding: Finding) -> Pair[int] | None:
         """How many rows of another stream happened before a finding, in A and in B; None: none is known to."""
         places = [None if row is None else (finding.stream, row) for row in _rows(finding)]

@@ -53,26 +53,58 @@ class Senders:
             pass
         return None
 
-    def _writer(self, a: RowAt, in_a: int, b: RowAt, in_b: int) -> Sender | None:
-        (views_a, before_a), (views_b, before_b) = self._sides
-        own = {stream.name for stream in a.view.process.streams}
-        direct = {views_a[name].process.name for name in before_a.senders_to(own) if name in views_a}
-        found: dict[str, Sender] = {}
-        for name, view in views_a.items():
-            other = views_b.get(name)
-            if other is None or view.process.name == a.view.process.name or view.process.name in found:
+    def on_one_side(self, finding: Finding) -> str:
+        """``in B it is what aten.stack.default (row 20) of rank0/worker:2 wrote``, where a matched op reads from
+        outside on one side alone; "" where no row is known to have written it."""
+        sides = (finding.a_index, finding.b_index)
+        if None in sides or any(finding.stream not in views for views, _ in self._sides):
+            return ""
+        try:
+            rows = [row_at(views[finding.stream], at or 0) for at, (views, _) in zip(sides, self._sides, strict=True)]
+            for links in zip(*(row.rows.inputs(row.place) for row in rows), strict=False):
+                outside = [link.distance == Origin.OUTSIDE for link in links]
+                if sum(outside) != 1:
+                    continue
+                side, link = outside.index(True), links[outside.index(True)]
+                found = [] if link.digest is None else list(self._written_to(side, rows[side], link.digest))
+                if len(found) == 1:
+                    row = found[0]
+                    text = Sender(row.view.name, row.index, row.index, row.op, None).text
+                    return f"in {'AB'[side]} it is what {text} wrote"
+        except HoleError:
+            pass
+        return ""
+
+    def _written_to(self, side: int, reader: RowAt, digest: int) -> Iterator[RowAt]:
+        """The last row of each other process of a side that may have sent these bytes."""
+        views, before = self._sides[side]
+        own = {stream.name for stream in reader.view.process.streams}
+        direct = {views[name].process.name for name in before.senders_to(own) if name in views}
+        found = set[str]()
+        for name, view in views.items():
+            if view.process.name == reader.view.process.name or view.process.name in found:
                 continue
-            x = next(_written(view, in_a, before_a.rows_before(name, (a.view.name, a.index))), None)
-            if x is None or before_a.orders((a.view.name, a.index), (name, x.index)):
+            row = next(_written(view, digest, before.rows_before(name, (reader.view.name, reader.index))), None)
+            if row is None or before.orders((reader.view.name, reader.index), (name, row.index)):
                 continue
-            if view.process.name not in direct and _has_read(x, in_a):
+            if view.process.name not in direct and _has_read(row, digest):
                 continue  # it read the same bytes from outside, where they may come from for both
-            for y in _written(other, in_b, before_b.rows_before(name, (b.view.name, b.index))):
+            found.add(view.process.name)
+            yield row
+
+    def _writer(self, a: RowAt, in_a: int, b: RowAt, in_b: int) -> Sender | None:
+        views_b, before_b = self._sides[1]
+        found: list[Sender] = []
+        for x in self._written_to(0, a, in_a):
+            other = views_b.get(x.view.name)
+            if other is None:
+                continue
+            for y in _written(other, in_b, before_b.rows_before(x.view.name, (b.view.name, b.index))):
                 if x.op == y.op:
-                    step = x.step if len(view.process.steps) else None
-                    found[view.process.name] = Sender(name, x.index, y.index, x.op, step)
+                    step = x.step if len(x.view.process.steps) else None
+                    found.append(Sender(x.view.name, x.index, y.index, x.op, step))
                     break
-        return next((one for one in found.values() if self._is_last(one, found.values())), None)
+        return next((one for one in found if self._is_last(one, found)), None)
 
     def _is_last(self, one: Sender, others: Iterable[Sender]) -> bool:
         """Whether all others are known to have written the bytes before."""

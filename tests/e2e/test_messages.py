@@ -202,6 +202,16 @@ def test_workers_that_read_the_same_bytes_received_them_from_none_of_themselves(
     assert "rank0/main" in [later["stream"] for later in found["later"]]
 
 
+def test_a_batch_that_one_side_takes_from_a_worker(cli: Any) -> None:
+    """Where A collates a batch itself, B's is traced to the op of the worker that alone B starts."""
+    program = LOADERS.replace("num_workers=1", "num_workers=int('SCALE' in os.environ)")
+    program = program.replace("DataLoader(rows", "DataLoader(torch.from_numpy(rows)")
+    found = compared(cli, "train.py", program, setting="SCALE=3")
+    assert (found["decisive"]["cause"], found["decisive"]["op"]) == ("control-flow", "aten.stack.default")
+    assert "; in B it is what aten.stack.out (row " in found["decisive"]["explanation"]
+    assert " of rank0/worker:1 wrote" in found["decisive"]["explanation"]
+
+
 SHARED = """
 import os
 import torch
