@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from recorded import Recorded
 
 import rltrace
-from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.recorder.base.background_thread import SPARE, BackgroundThread, CommitThread
 from rltrace.trace.read.reader import open_trace
 
 
@@ -57,6 +58,29 @@ def test_an_error_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     thread.start()
     assert thread.join(60)
     assert seen == []
+
+
+@pytest.mark.parametrize(("grows", "commits"), [("never", 1), ("always", 0), ("at commits", SPARE)])
+def test_what_an_idle_process_wrote_is_committed_soon(
+    monkeypatch: pytest.MonkeyPatch, grows: str, commits: int
+) -> None:
+    """Once, long before the next commit is due; not while more is written, and not without end where it is idle again
+    and again.
+    """
+    monkeypatch.setattr("rltrace.recorder.base.background_thread.COMMIT_SECONDS", 600)
+    monkeypatch.setattr("rltrace.recorder.base.background_thread.IDLE_SECONDS", 0.001)
+    looks, made = count(), list[bool]()
+
+    def written() -> int:
+        look = next(looks)
+        if look == 100:
+            thread.give_up()
+        return {"never": 1, "always": look + 1, "at commits": len(made) + 1}[grows]
+
+    thread = CommitThread(made.append, lambda error: None, written=written)
+    thread.start()
+    assert thread.thread is not None and thread.thread.join(60)
+    assert made == [False] * commits
 
 
 def test_a_program_meets_no_thread_but_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

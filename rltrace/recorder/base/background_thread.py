@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
-from rltrace.recorder.base.options import COMMIT_SECONDS
+from rltrace.recorder.base.options import COMMIT_SECONDS, IDLE_SECONDS
 
 _TASKS = Path("/proc/self/task")
 """A folder for each thread of the process, on Linux."""
@@ -82,8 +83,13 @@ def are_all_others(threads: Iterable[BackgroundThread]) -> bool:
 # --- commits ----------------------------------------------------------------------------------------------------------
 
 
+SPARE: Final = 8
+"""Commits of an idle process before their number is limited."""
+
+
 class CommitThread:
-    """Commits at the latest COMMIT_SECONDS after the last commit, and whenever it is woken.
+    """Commits at the latest COMMIT_SECONDS after the last commit, whenever it is woken, and soon after a process became
+    idle, which may be killed next: for one that is idle again and again at most twice as often as a busy one.
 
     ``pause`` ends it until the next request: Python warns of a fork among threads, so a process without threads of its
     own forks without this one, too.
@@ -94,9 +100,12 @@ class CommitThread:
         commit: Callable[[bool], None],
         fail: Callable[[Exception], None],
         on_resume: Callable[[], None] = lambda: None,
+        written: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``commit``: called with whether only what is full is due; ``on_resume``: after a pause."""
-        self._commit, self._fail, self._on_resume = commit, fail, on_resume
+        """``commit``: called with whether only what is full is due; ``on_resume``: after a pause; ``written``: what
+        was written so far."""
+        self._commit, self._fail, self._on_resume, self._written = commit, fail, on_resume, written
+        self._committed, self._spare = 0, SPARE
         self._wake = threading.Event()
         self._progress = threading.Condition()
         self._is_requested = False
@@ -171,15 +180,31 @@ class CommitThread:
     def _run(self) -> None:
         try:
             while not self.is_stopping:
-                woken = self._wake.wait(COMMIT_SECONDS)
+                woken = self._wait()
                 self._wake.clear()
                 requested, self._is_requested = self._is_requested, False
                 pausing = self.is_paused  # read after the event is cleared: what is requested later wakes again
+                full_only = woken and not requested and not pausing
                 if not self.is_stopping:
-                    self._commit(woken and not requested and not pausing)
+                    self._committed = self._committed if full_only else self._written()
+                    self._commit(full_only)
                 if pausing:
                     break
         except Exception as error:
             self._fail(error)
         finally:
             self.progressed()
+
+    def _wait(self) -> bool:
+        """Wait until a commit is due; whether it was woken."""
+        until, before = time.monotonic() + COMMIT_SECONDS, self._written()
+        while (left := until - time.monotonic()) > 0:
+            if self._wake.wait(min(left, IDLE_SECONDS)):
+                return True
+            now = self._written()
+            if now == before != self._committed and self._spare:
+                self._spare -= 1
+                return False
+            before = now
+        self._spare = min(self._spare + 1, SPARE)
+        return False

@@ -33,6 +33,9 @@ PARENT_RANK = "RLTRACE_PARENT_RANK"
 COMMIT_SECONDS: Final = 5.0
 """After which rows that are there are committed, at the latest."""
 
+IDLE_SECONDS: Final = 0.2
+"""The same where no more were written meanwhile."""
+
 Window = tuple[int, int | None]
 """The first step, and the first one after (None: to the end)."""
 

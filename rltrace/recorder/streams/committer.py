@@ -1,8 +1,9 @@
 """Commits the rows of the streams to the trace, in a background thread.
 
-A commit is due when a stream has SEGMENT_ROWS rows, and at the latest COMMIT_SECONDS after a row was written. Only the
-committer removes rows from a stream, and only finished ones, so a recording thread never waits for it unless it is
-MAX_PENDING_SEGMENTS behind. After a pause the thread begins again with the next row or step.
+A commit is due when a stream has SEGMENT_ROWS rows, at the latest COMMIT_SECONDS after a row was written, and mostly
+IDLE_SECONDS after the last one. Only the committer removes rows from a stream, and only finished ones, so a recording
+thread never waits for it unless it is MAX_PENDING_SEGMENTS behind. After a pause it begins again with the next row or
+step.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Committer:
         """Called with a stream's number and its rows as they are committed, by the thread that commits."""
         self.on_full: Callable[[RowBuffer], None] | None = None
         """Called with a stream that has SEGMENT_ROWS rows, by its thread, inside an op."""
-        self.thread = CommitThread(self._round, fail, on_resume)
+        self.thread = CommitThread(self._round, fail, on_resume, self._written)
         self.request_commit = self.thread.request
         self._process = process
         self._writer = writer
@@ -181,6 +182,10 @@ class Committer:
             kept = _notes_before(stream, stream.row)
             del stream.link_notes[kept.size :]
             stream.drop_deferred(stream.row)
+
+    def _written(self) -> int:
+        """A number that grows with every row and step."""
+        return self._process.step + sum(stream.row for stream, _ in list(self._streams))
 
     def _round(self, full_only: bool) -> None:
         with self._commits:
