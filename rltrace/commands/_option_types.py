@@ -123,10 +123,11 @@ def recorded(name: str, **settings: Any) -> Any:
 
 LOCATIONS = {"TRACE": TraceLocation(), "A": TraceLocation()}
 
-_READERS = {"N": COUNT, "STEP": STEP, "PATH": click.Path(exists=True), **LOCATIONS}
+_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
+_READERS = {"N": COUNT, "STEP": STEP, "PATH": click.Path(exists=True), "FILE": _FILE, **LOCATIONS}
 """By the word for the value of an option of a recording, what reads it; all others are texts."""
 
-_REPEATABLE = {"SELECTOR", "TRACE"}
+_REPEATABLE = {"SELECTOR", "TRACE", "FILE"}
 
 
 def recording_option(name: str, own: str = "", *, flag: str = "", **settings: Any) -> VerbOption:

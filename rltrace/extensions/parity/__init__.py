@@ -19,15 +19,17 @@ def _recorders(options: RecordOptions) -> dict[str, str]:
         return {}
     from importlib.metadata import entry_points
 
+    from rltrace.extensions.parity.adapters import library_of
+
     own = {
         "vllm": "vllm:start",
         "vllm.v1.worker.gpu_model_runner": "vllm:follow_runner",
         "torchtitan": "torchtitan:start",
         "transformers.modeling_utils": "transformers:start",
     }
-    return {library: f"rltrace.extensions.parity.adapters.{name}" for library, name in own.items()} | {
-        one.name: one.value for one in entry_points(group=ADAPTERS)
-    }
+    adapters = {library: f"{__name__}.adapters.{name}" for library, name in own.items()}
+    adapters |= {one.name: one.value for one in entry_points(group=ADAPTERS)}
+    return adapters | {library_of(path): f"{__name__}.adapters:start_files" for path in options.adapters}
 
 
 def _captures(options: RecordOptions) -> str:

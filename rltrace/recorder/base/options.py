@@ -141,13 +141,12 @@ def _without_home(given: Mapping[str, str]) -> dict[str, str]:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-WHAT, WHEN, WHERE, CHECKS, VALUES, JAX = GROUPS = (
+WHAT, WHEN, WHERE, CHECKS, VALUES = GROUPS = (
     "What to record",
     "When",
     "Where to",
     "Checks",
     "Values, and activation rows",
-    "Programs of JAX",
 )
 """The groups in the help of ``rltrace record``, in their order."""
 
@@ -245,6 +244,24 @@ class RecordOptions:
         while_asleep=True,
         named=_plain,
     )
+
+    loops: tuple[str, ...] = _option(
+        (),
+        "--loops",
+        "JAX functions with a training loop.",
+        WHAT,
+        "GLOBS",
+        variable="RLTRACE_LOOPS",
+        parse=parse_loops,
+        named=_plain,
+    )
+    """Patterns (fnmatch) of the names of functions of JAX whose outermost scan is a training loop, whatever it
+    computes."""
+    read_within: tuple[str, ...] = _option(
+        (), "--fusions-of", "Of JAX values within, those of TRACE; repeatable.", WHAT, "TRACE", named=_plain
+    )
+    """Of programs of JAX the values within to which what is read is limited, as in the fact READS_WITHIN; empty: not
+    limited."""
 
     steps: Window | None = _option(
         None,
@@ -408,23 +425,15 @@ class RecordOptions:
     )
     """Bytes of row digests that each process records at most."""
 
-    loops: tuple[str, ...] = _option(
+    adapters: tuple[str, ...] = _option(
         (),
-        "--loops",
-        "Functions with a training loop.",
-        JAX,
-        "GLOBS",
-        variable="RLTRACE_LOOPS",
-        parse=parse_loops,
-        named=_plain,
+        "--adapter",
+        "Adapter of a library, for rows; repeatable.",
+        VALUES,
+        "FILE",
+        needs=("rows", "{} adds facts to the rows of {}: give one"),
     )
-    """Patterns (fnmatch) of the names of functions of JAX whose outermost scan is a training loop, whatever it
-    computes."""
-    read_within: tuple[str, ...] = _option(
-        (), "--fusions-of", "Of values within, only those of TRACE; repeatable.", JAX, "TRACE", named=_plain
-    )
-    """Of programs of JAX the values within to which what is read is limited, as in the fact READS_WITHIN; empty: not
-    limited."""
+    """Absolute paths of files that read facts of a library while rows are recorded."""
 
     replay: str = _option(
         "",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from importlib import metadata
+from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from rltrace.extensions import parity
 from rltrace.extensions.parity.adapters import torchtitan, transformers, vllm
 from rltrace.extensions.parity.adapters.checkpoint_names import CheckpointNames, modules_of
 from rltrace.extensions.parity.capture.call_facts import Called
+from rltrace.recorder.base.options import RecordOptions
 from rltrace.trace.format.activation_rows import NAMED, Part
 
 MAP: dict[str, str | None] = {
@@ -113,11 +116,41 @@ def test_another_version_is_refused(adapter: Any, monkeypatch: pytest.MonkeyPatc
         adapter.start(None, "")
 
 
+ADAPTER = """
+LIBRARY = "mylib.model"
+
+def start(options, token):
+    import mylib.model
+    mylib.model.started += 1
+"""
+
+
 @pytest.mark.parametrize("rows", [(), ("all",)])
-def test_an_adapter_of_your_own_is_found(rows: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its entry point, beside those that are here; all of them only where rows are recorded."""
+def test_an_adapter_of_your_own_is_found(
+    rows: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By its entry point, or as a file, beside those that are here; all of them only where rows are recorded."""
+    (tmp_path / "own.py").write_text(ADAPTER)
     own = metadata.EntryPoint("mylib", "my.adapter:start", parity.ADAPTERS)
     monkeypatch.setattr(metadata, "entry_points", lambda group: [own] if group == parity.ADAPTERS else [])
-    options: Any = SimpleNamespace(rows=rows, rerun=None)
+    options: Any = SimpleNamespace(rows=rows, rerun=None, adapters=(str(tmp_path / "own.py"),))
     found = parity.EXTENSION.recorders(options)
     assert (found.get("mylib"), "vllm" in found) == (("my.adapter:start", True) if rows else (None, False))
+    if rows:
+        library = SimpleNamespace(started=0)
+        monkeypatch.setitem(sys.modules, "mylib", SimpleNamespace(model=library))
+        start = resolve_name(found["mylib.model"])
+        start(options, "")
+        assert library.started == 0  # the process has not imported it
+        monkeypatch.setitem(sys.modules, "mylib.model", library)
+        start(options, "")
+        start(options, "")
+        assert library.started == 1
+
+
+@pytest.mark.parametrize("text", ["def start(", "x = 1", 'LIBRARY = "torch"', "LIBRARY = name()"])
+def test_a_file_that_is_no_adapter_is_refused(tmp_path: Path, text: str) -> None:
+    """Before the program starts; whether it names a library is known without running it."""
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(UsageError, match=r"own\.py (needs|cannot)"):
+        parity.EXTENSION.recorders(RecordOptions("", rows=("all",), adapters=(str(tmp_path / "own.py"),)))
