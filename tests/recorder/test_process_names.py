@@ -112,6 +112,11 @@ if __name__ == "__main__":
     for process in (plain, named, Environment()):
         process.start()
         process.join()
+    import late  # which imports what prints, as torch is imported with what a process runs
+
+    process = context.Process(target=late.work, args=(list(range(5_000)),))
+    process.start()
+    process.join()
     with context.Pool(1) as pool:
         assert pool.map(work, range(3)) == [0, 1, 2]
     with ProcessPoolExecutor(1, mp_context=context) as executor:
@@ -119,12 +124,27 @@ if __name__ == "__main__":
 """
 
 
+LATE = """
+from rltrace.recorder.base.process_names import process_name
+
+print(process_name(), flush=True)
+
+def work(numbers):
+    pass
+"""
+
+
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_spawned_process_is_named_before_it_knows_what_it_runs(tmp_path: Path, method: str) -> None:
-    """By the number that its parent counts it by, or the name that the program gave it; whether a pool's is seen."""
+    """By the number that its parent counts it by, or the name that the program gave it; whether a pool's is seen.
+
+    What it runs may have been read from its parent to the end by then, so that nothing is left to look at.
+    """
     program = tmp_path / "program.py"
     program.write_text(SPAWNING)
-    ran = subprocess.run([sys.executable, program, method], capture_output=True, text=True, check=True)
+    (tmp_path / "late.py").write_text(LATE)
+    ran = subprocess.run([sys.executable, program, method], capture_output=True, text=True, check=True, timeout=120)
     workers = ["rank0/main", "rank0/worker:1", "rank0/worker:Env-0", "rank0/worker:Environment-3"]
-    assert ran.stdout.split() == [*workers, "rank0/pool:4", "rank0/pool:5"]
+    late = ["rank0/main", "rank0/worker:4", "rank0/worker:4"]
+    assert ran.stdout.split() == [*workers, *late, "rank0/pool:5", "rank0/pool:6"]
     assert ran.stderr == ""

@@ -253,7 +253,8 @@ def _number(process: Any) -> str:
 def _will_serve_a_pool() -> bool:
     """Whether a spawned process that still imports the program's modules will run the task loop of a pool.
 
-    Its target is unread in the pipe from its parent; peeking consumes nothing.
+    Its target is unread in the pipe from its parent; peeking consumes nothing. Where an import of the target itself is
+    running, nothing may be left to read, and nothing will come.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (frame.f_code.co_name == "_main" and frame.f_globals.get("__name__") == _SPAWN):
@@ -261,7 +262,9 @@ def _will_serve_a_pool() -> bool:
     pipe = None if frame is None else frame.f_locals.get("from_parent")
     if not isinstance(pipe, BufferedReader):
         return False
+    os.set_blocking(pipe.fileno(), False)
     start = pipe.peek()
+    os.set_blocking(pipe.fileno(), True)
     return any(module.encode() in start for module in POOLS)
 
 
