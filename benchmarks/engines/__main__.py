@@ -48,6 +48,8 @@ ROPE, ATTENTION, NORM = "self_attn", "self_attn.attn", "post_attention_layernorm
 SERIES = {"": ROPE, "rope": ATTENTION, "rope,norm": ATTENTION, "rope,attn": NORM, "rope,norm,attn": None}
 """The module of vLLM's first layer where the first difference is, by the places that the trainer computes with vLLM's
 kernels; None: nowhere. What attention reads differs by the rotary embedding, which is an op of ``self_attn`` itself."""
+PLAIN = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+"""Linear layers are computed alike by vLLM and by torch on every processor, whatever the number of rows."""
 TRAINERS = {"hf": "train.py", "titan": "train_titan.py"}
 
 
@@ -103,7 +105,7 @@ class Bench:
 
     def run(self, command: list[str]) -> None:
         own = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(self.out / "inductor")}
-        environment = {**os.environ, **own}
+        environment = {**os.environ, **own, **PLAIN}
         with (self.out / "programs.log").open("a") as log:
             subprocess.run(command, check=True, stdout=log, stderr=log, env=environment, cwd=HERE)
 

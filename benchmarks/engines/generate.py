@@ -1,7 +1,7 @@
 """A generator: vLLM on a CPU, with one tiny random model; writes the sequences and their tokens' log-probabilities.
 
 python generate.py MODEL OUT.json [--requests few|many|shared] [--alone] [--batched N] [--seqs N] [--prefix]
-                   [--blocks N --block-size N] [--dtype float32]
+                   [--blocks N --block-size N] [--dtype float32] [--parallel N]
 """
 
 from __future__ import annotations
@@ -40,10 +40,20 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=64)
     parser.add_argument("--block-size", type=int)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--parallel", type=int, default=1, help="workers, each with a part of every layer")
     args = parser.parse_args()
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(args.parallel > 1))
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+    if args.parallel > 1:
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(args.parallel)))
+    import torch
     from vllm import LLM, SamplingParams
+    from vllm.model_executor.layers import utils
 
+    torch.cpu._init_amx()  # which vLLM's attention needs, and which oneDNN does not do where it is not to use it
+
+    # Where the processor has AMX, small linear layers have a kernel of their own, which the trainers have not.
+    utils._CPU_SGL_GEMM_MAX_WEIGHT_BYTES = 0
     more = {"max_num_batched_tokens": args.batched, "enable_chunked_prefill": True} if args.batched else {}
     more |= {"block_size": args.block_size} if args.block_size else {}
     engine = LLM(
@@ -57,6 +67,7 @@ def main() -> None:
         num_gpu_blocks_override=args.blocks,
         enable_prefix_caching=args.prefix,
         kv_cache_memory_bytes=1 << 26,
+        tensor_parallel_size=args.parallel,
         **more,
     )
     prompts = prompts_of(args.requests)

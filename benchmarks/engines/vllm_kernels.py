@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers import AttentionInterface
 
 vllm.platforms.current_platform.import_kernels()
+torch.cpu._init_amx()
 from vllm import _custom_ops as ops  # noqa: E402
 from vllm.v1.attention.backends.cpu_attn import _get_attn_isa  # noqa: E402
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from language_model import PAD, VOCABULARY, Spoken, generate, logits, policies, train
+from language_model import PAD, VOCABULARY, Logits, Spoken, generate, logits, policies, train
 from numpy.typing import NDArray
 
 from rltrace.extensions.parity.compare import compare
@@ -46,6 +46,20 @@ def test_programs_that_compute_the_same_have_no_gap() -> None:
     assert (gap.n, gap.equal, gap.largest) == (9, 9, 0.0)
     assert (gap.only_a, gap.only_b) == (1, 0)  # padding, fed after a sequence had ended
     assert "softmax" in gap.source
+
+
+@pytest.mark.parametrize(("other", "equal"), [(-26.0, 9), (-8.0, 0)])
+def test_what_float32_does_not_distinguish_is_equal(other: float, equal: int) -> None:
+    """As the programs compute them: logits may differ by so little."""
+
+    def rare(logit: float) -> Logits:
+        return lambda prefix: np.append(logits(prefix)[:-1], np.float32(logit))
+
+    a, b = Spoken("a", rare(-25.0)), Spoken("b", rare(other))
+    generate(a, PROMPTS, TAKEN)
+    train(b, PROMPTS, TAKEN)
+    gap = gap_between(a, b)
+    assert (gap.n, gap.equal, gap.largest == 0) == (9, equal, equal == 9)
 
 
 def test_the_token_that_differs_is_named_with_both_values() -> None:
