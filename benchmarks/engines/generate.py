@@ -12,6 +12,14 @@ import os
 import random
 from pathlib import Path
 
+import torch
+from vllm.model_executor.layers import utils
+
+# In every worker. Where the processor has AMX, small linear layers have a kernel of their own, which the trainers have
+# not; and attention needs what oneDNN prepares, unless it may not use AMX.
+utils._CPU_SGL_GEMM_MAX_WEIGHT_BYTES = 0
+torch.cpu._init_amx()
+
 Prompts = list[tuple[list[int], int]]
 
 
@@ -43,17 +51,10 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=1, help="workers, each with a part of every layer")
     args = parser.parse_args()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(args.parallel > 1))
-    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     if args.parallel > 1:
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(args.parallel)))
-    import torch
     from vllm import LLM, SamplingParams
-    from vllm.model_executor.layers import utils
 
-    torch.cpu._init_amx()  # which vLLM's attention needs, and which oneDNN does not do where it is not to use it
-
-    # Where the processor has AMX, small linear layers have a kernel of their own, which the trainers have not.
-    utils._CPU_SGL_GEMM_MAX_WEIGHT_BYTES = 0
     more = {"max_num_batched_tokens": args.batched, "enable_chunked_prefill": True} if args.batched else {}
     more |= {"block_size": args.block_size} if args.block_size else {}
     engine = LLM(

@@ -12,8 +12,9 @@ from functools import cache
 
 import torch
 from torch import Tensor, nn
-from whole_number_model import LAYERS, WIDTH, Attention, Layer, Lists, Norm, Policy
+from whole_number_model import LAYERS, WIDTH, Attention, Dense, Layer, Lists, Norm, Policy
 
+from rltrace.extensions.parity.adapters.checkpoint_names import of_rank
 from rltrace.extensions.parity.capture.call_facts import Called, Point, sources
 from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SAMPLED, SLOT, Part
 
@@ -47,21 +48,43 @@ class Batch:
         return {name: torch.tensor(fact, dtype=torch.long) for name, fact in facts.items()}
 
 
+class PartialDense(Dense):
+    """Returns the part of one of several ranks; what they compute together is there, too, as if it was gathered."""
+
+    def __init__(self, rank: tuple[int, int]) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.rank = rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.whole = super().forward(x)
+        return part_of(self.whole, self.rank)
+
+
+def part_of(x: Tensor, rank: tuple[int, int]) -> Tensor:
+    return x.chunk(rank[1], -1)[rank[0]]
+
+
 class PagedAttention(Attention):
     """The same sums, over what the cache holds."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, rank: tuple[int, int]) -> None:
         super().__init__()
+        self.rank = rank
+        if rank[1] > 1:
+            self.value = PartialDense(rank)
         self.cache = torch.zeros(size, WIDTH)
 
     def forward(self, x: Tensor, mask: Batch, past: object) -> Tensor:  # type: ignore[override]
-        read = sums = self.read(x)
+        read = sums = getattr(self.value, "whole", self.read(x))
         if mask.slots:
             self.cache[[slots[-1] for slots in mask.slots]] = read
             sums = torch.stack([self.cache[slots].sum(0) for slots in mask.slots])
-        self.declare(read, sums)
+        self.declare(part_of(read, self.rank), part_of(sums, self.rank))
         out: Tensor = self.out(sums)
         return out
+
+    def _points(self, call: Called) -> list[Point]:
+        return [(part, of_rank(name, *self.rank), x) for part, name, x in super()._points(call)]
 
 
 class PagedLayer(Layer):
@@ -74,8 +97,10 @@ class PagedLayer(Layer):
         return x, read
 
 
-def summed(call: Called) -> list[Point]:
-    """What the engine declares of such a norm: the sum is its input."""
+def points(call: Called) -> list[Point]:
+    """What the engine declares of such a norm: the sum is its input; and that a rank returns its part."""
+    if isinstance(call.module, PartialDense):
+        return [(Part.OUTPUT, of_rank("", *call.module.rank), call.result)]
     if not isinstance(call.module, Norm) or not isinstance(call.result, tuple):
         return []
     return [(Part.INPUT, "", call.result[1]), (Part.OUTPUT, "", call.result[0])]
@@ -83,17 +108,17 @@ def summed(call: Called) -> list[Point]:
 
 @cache
 def declare_points() -> None:
-    sources.add(points=summed)
+    sources.add(points=points)
 
 
 class PagedPolicy(Policy):
     """The policy over flat batches."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, rank: tuple[int, int]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(PagedLayer() for _ in range(LAYERS))
         for layer in self.layers:
-            layer.attention = PagedAttention(size)
+            layer.attention = PagedAttention(size, rank)
         self.logits_processor = nn.Identity()
 
     def forward(self, ids: Tensor, positions: Tensor, batch: Batch) -> Tensor:  # type: ignore[override]
@@ -129,10 +154,11 @@ class Engine:
         batch: int = 64,
         prefixes: bool = False,
         sampler: Sampler | None = None,
+        rank: tuple[int, int] = (0, 1),
     ) -> None:
         """``blocks`` of ``size`` slots; at most ``batch`` tokens at a time; ``prefixes``: whole blocks are shared.
-        ``sampler``: is given logits of the last tokens alone."""
-        self.model = PagedPolicy(blocks * size)
+        ``sampler``: is given logits of the last tokens alone. ``rank``: of how many, each with a part of attention."""
+        self.model = PagedPolicy(blocks * size, rank)
         self.model.load_state_dict(weights.state_dict())
         for own, other in zip(self.model.layers, weights.layers, strict=True):
             own.norm = other.norm

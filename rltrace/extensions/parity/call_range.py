@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.digest import digest_buffer, seed_of
+from rltrace.digest.activation_rows import row_digests
 from rltrace.errors import HoleError
 from rltrace.extensions.parity.module_names import root_of
-from rltrace.trace.format.activation_rows import FACTS, NAMED, POINT, ActivationRows, ModuleCall, OpRows, Part
+from rltrace.trace.format.activation_rows import FACTS, NAMED, POINT, SHARD, ActivationRows, ModuleCall, OpRows, Part
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.stream import StreamTrace
 from rltrace.trace.read.values import Value
@@ -55,15 +57,24 @@ class CallRange:
 
     ranks: Mapping[int, CallRange] = field(default_factory=dict)
     """By number of a call, the other rank that it is of, where several are united."""
+    parts: tuple[CallRange, ...] = ()
+    """The other ranks, where each had a part of every layer."""
+    notes: tuple[str, ...] = ()
 
     @property
     def stream(self) -> str:
-        ranks = dict.fromkeys(self.ranks.values())
+        ranks = dict.fromkeys([*self.ranks.values(), *self.parts])
         return " and ".join(one.recorded.stream.name for one in (self, *ranks) if one.recorded is not None)
 
     def rank_of(self, call: ModuleCall) -> CallRange:
         """The call range of one stream that a call is of."""
         return self.ranks.get(call.number, self)
+
+    @cached_property
+    def part(self) -> tuple[int, int] | None:
+        """(rank, number of ranks) where each of several ranks has a part of every layer."""
+        found = [shard for call in self.calls for tensor in call.tensors if (shard := shard_of(tensor))]
+        return max(found, key=lambda shard: shard[1], default=None)
 
     @cached_property
     def by_number(self) -> Mapping[int, ModuleCall]:
@@ -198,6 +209,83 @@ def united(ranks: Sequence[CallRange]) -> CallRange:
 
     holes = [hole for rank in ranks for hole in rank.holes]
     return replace(first, calls=tuple(calls), facts=facts, ranks=of, find=find, holes=holes)
+
+
+def put_together(ranks: Sequence[CallRange]) -> CallRange:
+    """The call ranges of tensor-parallel ranks as one: the calls of the first, with the tensors whole of which each has
+    a part, where the values of all parts were recorded, and without what differs between the ranks otherwise."""
+    first, made, lost = ranks[0], dict[int, Value](), list[str]()
+    others = [_occurrences(rank) for rank in ranks[1:]]
+    calls = []
+    for key, call in _occurrences(first).items():
+        beside = [_by_name(other[key]) if key in other else {} for other in others]
+        declared = {tensor.part for tensor in call.tensors if shard_of(tensor)}
+        tensors = []
+        for tensor in call.tensors:
+            found = [(rank, named.get(_bare(tensor))) for rank, named in zip(ranks[1:], beside, strict=True)]
+            known = [(rank, one) for rank, one in found if one is not None]
+            whole: tuple[ActivationRows, Value | None] | None = tensor, None
+            if shard_of(tensor):
+                whole = _joined([(one, rank.value(one)) for rank, one in ((first, tensor), *known)])
+            elif any(one.whole != tensor.whole for _, one in known):
+                whole = None
+            if whole is not None:
+                tensors.append(whole[0])
+                made |= {} if whole[1] is None else {whole[1].digest: whole[1]}
+            elif shard_of(tensor) or tensor.part not in declared:
+                lost.append(call.module)
+        calls.append(replace(call, tensors=tuple(tensors)))
+    names = list(dict.fromkeys(lost))
+    why = (
+        f"ranks hold parts of what {', '.join(names[:4])}{', …' if len(names) > 4 else ''} have, which are not compared"
+    )
+    return replace(
+        first,
+        calls=tuple(calls),
+        find=lambda digest: made[digest] if digest in made else first.find(digest),
+        parts=tuple(ranks[1:]),
+        notes=(why,) if names else (),
+    )
+
+
+def _occurrences(rank: CallRange) -> dict[tuple[str, int], ModuleCall]:
+    """The calls by module and how many of it there were before."""
+    counts, found = dict[str, int](), {}
+    for call in rank.calls:
+        counts[call.module] = counts.get(call.module, -1) + 1
+        found[call.module, counts[call.module]] = call
+    return found
+
+
+def _by_name(call: ModuleCall) -> dict[tuple[Part, str], ActivationRows]:
+    return {_bare(tensor): tensor for tensor in call.tensors}
+
+
+def _bare(tensor: ActivationRows) -> tuple[Part, str]:
+    return tensor.part, tensor.name if shard_of(tensor) is None else tensor.name.rpartition(SHARD)[0]
+
+
+def shard_of(tensor: ActivationRows) -> tuple[int, int] | None:
+    """(rank, number of ranks) of a tensor of which each has a part; None: it is whole."""
+    name, at, shard = tensor.name.rpartition(SHARD)
+    if not at or not name.startswith(POINT):
+        return None
+    rank, _, count = shard.partition(":")
+    return int(rank), int(count)
+
+
+def _joined(parts: Sequence[tuple[ActivationRows, Value | None]]) -> tuple[ActivationRows, Value] | None:
+    """The tensor of which these are the parts, by the rank that each names; None: not all of them are known."""
+    known = {shard: value.raw for tensor, value in parts if (shard := shard_of(tensor)) and value is not None}
+    ranks, like = sorted(known), parts[0][0]
+    if not known or [rank for rank, _ in ranks] != list(range(ranks[0][1])):
+        return None
+    whole = np.concatenate([known[rank] for rank in ranks], axis=-1)
+    data, shape = memoryview(whole.tobytes()), whole.shape
+    digest = digest_buffer(data, seed_of(like.dtype, shape))
+    rows = row_digests(data, like.dtype, shape, whole.itemsize, like.axes)
+    made = replace(like, name=_bare(like)[1], shape=shape, digests=rows, whole=digest)
+    return made, Value(digest, like.dtype, shape, data)
 
 
 def split_facts(

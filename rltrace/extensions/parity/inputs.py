@@ -14,7 +14,7 @@ from itertools import combinations
 from pathlib import Path
 
 from rltrace.errors import UsageError
-from rltrace.extensions.parity.call_range import CallRange, RecordedStream, inputs_of, split_facts, united
+from rltrace.extensions.parity.call_range import CallRange, RecordedStream, inputs_of, put_together, split_facts, united
 from rltrace.extensions.parity.matching.forward_passes import IDS
 from rltrace.extensions.parity.selection import finds_call
 from rltrace.selectors import OP_KEYS, Selector, parse_selectors
@@ -74,7 +74,7 @@ Selects = Callable[[CallRange, ModuleCall], bool]
 
 def _call_range(side: str, trace: Trace, argument: TraceArgument, selects: Selects | None, what: str) -> CallRange:
     """``selects``: which calls, where there is no selector; ``what``: the same in words."""
-    streams = list(_streams(side, trace, argument))
+    streams = list(streams_of(side, trace, argument))
     found = streams
     if argument.selector is not None:
         chosen: Selector = argument.selector
@@ -86,13 +86,23 @@ def _call_range(side: str, trace: Trace, argument: TraceArgument, selects: Selec
     with_calls = [call_range for call_range in found if call_range.calls]
     if not with_calls:
         raise UsageError(_no_calls(side, trace, argument, streams, what))
-    if side == "b" and _are_data_parallel(with_calls):
-        return united(sorted(with_calls, key=lambda rank: rank.stream))
+    one = of_ranks(side, with_calls)
+    if one is not None:
+        return one
     if len(with_calls) > 1:
         names = [call_range.stream for call_range in with_calls]
-        one = f"{argument.path}:{names[0]}"
-        raise UsageError(f"{side.upper()} could be any of the streams {', '.join(names)}: name one, such as {one}")
+        such = f"{argument.path}:{names[0]}"
+        raise UsageError(f"{side.upper()} could be any of the streams {', '.join(names)}: name one, such as {such}")
     return with_calls[0]
+
+
+def of_ranks(side: str, ranks: Sequence[CallRange]) -> CallRange | None:
+    """The ranks of one model as one call range: each has a part of every layer, or, of B, other tokens; None: they are
+    not known to be that."""
+    parts = {rank.part: rank for rank in ranks if rank.part is not None}
+    if len(parts) == len(ranks) and len(parts) in (1, *(count for _, count in parts)):
+        return put_together([parts[part] for part in sorted(parts)])
+    return united(sorted(ranks, key=lambda rank: rank.stream)) if side == "b" and _are_data_parallel(ranks) else None
 
 
 def _are_data_parallel(ranks: Sequence[CallRange]) -> bool:
@@ -106,7 +116,7 @@ def _are_data_parallel(ranks: Sequence[CallRange]) -> bool:
     return len(names) == 1 and all(given) and not shared and all(own == roots[0] for own in roots)
 
 
-def _streams(side: str, trace: Trace, argument: TraceArgument) -> Iterator[CallRange]:
+def streams_of(side: str, trace: Trace, argument: TraceArgument) -> Iterator[CallRange]:
     """Every stream that the name allows and that has recorded calls."""
     for process in trace.processes:
         activations = process.activations

@@ -25,8 +25,10 @@ FACTS = (SLOT, PREVIOUS_SLOT, SAMPLED)
 POINT = "rltrace:point:"
 """What the names of declared points begin with: tensors that stand for an input or output of a module of the
 checkpoint. The rest is the module's name in the checkpoint ("": the called one itself), and after a ``/`` that of the
-tensor, if it has one. One that ends with ``NAMED`` has no tensor: the called module is this one of the checkpoint."""
+tensor, if it has one. One that ends with ``NAMED`` has no tensor: the called module is this one of the checkpoint. One
+that ends with ``SHARD``, a rank and a number of ranks, such as ``@0:2``, is the rank's part along the last axis."""
 NAMED = "/="
+SHARD = "@"
 
 
 class Part(IntEnum):

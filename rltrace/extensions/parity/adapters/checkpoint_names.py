@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rltrace.extensions.parity.capture.call_facts import Point
 from rltrace.extensions.parity.module_names import WRAPPERS
-from rltrace.trace.format.activation_rows import NAMED, Part
+from rltrace.trace.format.activation_rows import NAMED, SHARD, Part
 
 ATTENTION = "attention"
 """Name, within the module that has the projections, of attention itself: from the queries, keys and values that it
@@ -46,6 +46,11 @@ def modules_of(root: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
 def named(name: str) -> Point:
     """That the called module has this name in the checkpoint."""
     return Part.OUTPUT, name + NAMED, torch.empty(0)
+
+
+def of_rank(name: str, rank: int, count: int) -> str:
+    """The name of a point of which each of ``count`` tensor-parallel ranks holds a part along the last axis."""
+    return name if count == 1 else f"{name}{'' if '/' in name else '/'}{SHARD}{rank}:{count}"
 
 
 def attention_points(name: str, read: Iterable[Tensor], result: Tensor) -> list[Point]:

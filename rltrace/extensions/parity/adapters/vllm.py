@@ -17,7 +17,14 @@ import torch
 
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.adapters import check_version
-from rltrace.extensions.parity.adapters.checkpoint_names import ATTENTION, CheckpointNames, modules_of, named
+from rltrace.extensions.parity.adapters.checkpoint_names import (
+    ATTENTION,
+    READ,
+    CheckpointNames,
+    modules_of,
+    named,
+    of_rank,
+)
 from rltrace.extensions.parity.capture.call_facts import Called, Point, sources
 from rltrace.recorder.base.patching import Patches
 from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SAMPLED, SLOT, Part
@@ -81,12 +88,14 @@ def batch_facts() -> Mapping[str, torch.Tensor]:
 
 def points(names: CheckpointNames, call: Called) -> list[Point]:
     """The projections that a linear layer packs, as ``packed_modules_mapping`` of the model names them; of a norm that
-    adds its input to the residual first, this sum as its input; the names of attention and of the head; and what the
-    sampler returns of the sampled tokens, by its mode: log-probabilities before or after temperature, or logits."""
+    adds its input to the residual first, this sum as its input; the names of attention and of the head; what the
+    sampler returns of the sampled tokens, by its mode: log-probabilities before or after temperature, or logits; and
+    which tensors are a rank's part."""
     module, result, kind = call.module, call.result, type(call.module).__name__
+    rank, count = getattr(module, "tp_rank", 0), getattr(module, "tp_size", 1)
     around, _, last = (names.of(call.root, module) or "").rpartition(".")
     if kind == "Attention" and around:
-        return [named(f"{around}.{ATTENTION}")]
+        return _attention(call, around)
     if kind == "LogitsProcessor" and module.scale == 1.0 and module.soft_cap is None:
         return [named("lm_head")]
     if kind == "Sampler" and result.logprobs_tensors is not None:
@@ -96,11 +105,28 @@ def points(names: CheckpointNames, call: Called) -> list[Point]:
     packed = getattr(type(call.root), "packed_modules_mapping", {}).get(last)
     sizes = getattr(module, "output_partition_sizes", None)
     if packed and sizes and len(packed) == len(sizes):
-        parts = result[0].split(list(sizes), dim=-1)
-        return [(Part.OUTPUT, f"{around}.{name}", part) for name, part in zip(packed, parts, strict=True)]
+        copies = getattr(module, "num_kv_head_replicas", 1)
+        parts = zip(packed, result[0].split(list(sizes), dim=-1), [1, *[copies] * (len(packed) - 1)], strict=True)
+        return [(Part.OUTPUT, of_rank(f"{around}.{name}", rank // n, count // n), x) for name, x, n in parts]
+    if count > 1 and getattr(module, "input_is_parallel", False) and call.args:
+        return [(Part.INPUT, of_rank("", rank, count), call.args[0])]
+    if count > 1 and not getattr(module, "gather_output", True):
+        return [(Part.OUTPUT, of_rank("", rank, count), result[0])]
     if kind == "RMSNorm" and len(result) == 2 and isinstance(result[1], torch.Tensor):
         return [(Part.INPUT, "", result[1]), (Part.OUTPUT, "", result[0])]
     return []
+
+
+def _attention(call: Called, around: str) -> list[Point]:
+    """Of the module that has the projections, ``around``: their sizes say how many ranks have the same heads."""
+    name, packed = f"{around}.{ATTENTION}", getattr(call.root.get_submodule(around), "qkv_proj", None)
+    count = getattr(packed, "tp_size", 1)
+    if packed is None or count == 1:
+        return [named(name)]
+    each = [(packed.tp_rank // n, count // n) for n in (1, packed.num_kv_head_replicas, packed.num_kv_head_replicas)]
+    read = zip(READ, call.args, each, strict=False)
+    inputs: list[Point] = [(Part.INPUT, of_rank(f"{name}/{one}", *of), x) for one, x, of in read]
+    return [*inputs, (Part.OUTPUT, of_rank(name, *each[0]), call.result)]
 
 
 def slots_of(table: Numbers, size: int, request: Numbers, positions: Numbers) -> Numbers:

@@ -16,12 +16,13 @@ from rltrace.extensions.parity.adapters.vllm import slots_of
 from rltrace.extensions.parity.compare import Compared, compare
 from rltrace.extensions.parity.impact.logprobs import Gap
 from rltrace.extensions.parity.impact.summary import effects_of
-from rltrace.extensions.parity.inputs import open_ranges, parse_given
+from rltrace.extensions.parity.inputs import of_ranks, open_ranges, parse_given, streams_of
 from rltrace.extensions.parity.matching.forward_passes import Forward, Slots
 from rltrace.extensions.parity.matching.token_grids import token_grids
 from rltrace.extensions.parity.model import ParityVerdict, Reason
 from rltrace.extensions.parity.token_keys import NO_KEY
 from rltrace.trace.format.activation_rows import BEGINS, ModuleCall
+from rltrace.trace.read.reader import open_trace
 
 SEQUENCES = [[3, 4, 5, 6, 7, 8], [9, 4, 5, 11, 12], [3, 4, 13, 14, 15, 16, 17], [3, 4, 5, 6, 18]]
 PROMPTS = [2, 3, 2, 4]
@@ -121,6 +122,41 @@ def test_weights_that_the_engine_was_not_given(tmp_path: Path) -> None:
         other.layers[1].up.weight[0, 0] += 1
     parity = compared(tmp_path, Engine(policy()), other).parity
     assert [(one.path.b, one.reason) for one in parity.origins] == [("Policy.layers.1.up", Reason.WEIGHTS)]
+
+
+@pytest.mark.parametrize(
+    ("values", "planted", "first"),
+    [
+        ("module=*", False, []),
+        ("module=*", True, ["Policy.layers.0.attention.value"]),
+        ("module=*Sampler", False, None),
+    ],
+)
+def test_parts_of_tensor_parallel_ranks_are_put_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: str, planted: bool, first: list[str] | None
+) -> None:
+    """By their values, whatever the order of the ranks; without values they are not compared, and the report says so.
+    What is planted in the second rank's weights is found."""
+    monkeypatch.setattr(Attention, "declares", True)
+    for rank in (0, 1):
+        engine = Engine(policy(), batch=3, rank=(rank, 2))
+        if planted and rank == 1:
+            with torch.no_grad():
+                engine.model.layers[0].attention.value.weight[3, 0] += 1
+        with rltrace.record(tmp_path / f"a{rank}.zarr", rows="module=*", values=values):  # type: ignore[operator]
+            engine.generate(SEQUENCES, PROMPTS)
+    with rltrace.record(tmp_path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
+        train(policy(), SEQUENCES)
+    opened = [open_trace(tmp_path / f"{name}.zarr") for name in ("a1", "a0", "b")]
+    other, alone, b = (next(streams_of("a", trace, parse_given(str(trace.path), [], "a"))) for trace in opened)
+    whole, part = of_ranks("a", [other, alone]), of_ranks("a", [alone])
+    assert whole is not None and part is not None and part.notes
+    parity = compare(whole, b).parity
+    read = {one.path.b: one.rows for one in parity.modules if "attention" in one.path.b}
+    named = {f"Policy.layers.0.attention.{name}" for name in ("value", "attention")}
+    assert {name for name in named if read.get(name) == FED} == (set() if first is None else named)
+    assert [one.path.b for one in parity.origins] == (first or [])
+    assert planted or any("which are not compared" in note for note in parity.notes) is (first is None)
 
 
 class Scored(Policy):
