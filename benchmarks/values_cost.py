@@ -1,4 +1,4 @@
-"""What keeping values costs a recording, and what putting them in costs a replay.
+"""What values and repeated ops cost a recording, and what values cost a replay.
 
     python benchmarks/values_cost.py [--repeats 7]
 
@@ -91,6 +91,8 @@ def main() -> None:
             "with all values, and every input read": lambda path: rltrace.record(
                 read, steps=STEPS, verify_inputs=True, values="all", values_inputs=True, force=True
             ),
+            "with each op called once more": lambda path: rltrace.record(path, repeat=1, force=True),
+            "with each op called 8 times more": lambda path: rltrace.record(path, repeat=8, force=True),
             "replayed, one operator injected": lambda path: replay_block(source, "op=addmm", path),
             "replayed, everything injected": lambda path: replay_block(source, "all", path),
             OTHER: lambda path: replay_block(source, "all", path, lockstep=True),

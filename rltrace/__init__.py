@@ -38,8 +38,11 @@ class RecordArguments(TypedDict, total=False):
     verify_inputs: bool
     """Every op of the window digests every input, even one that a recorded op wrote."""
     check_links: bool
-    sources: bool
     """Memory is compared between its uses, and a write that no recorded op made is recorded."""
+    repeat: int
+    """How many times more each op is called on the inputs that it had, to see whether it repeats itself."""
+    sources: bool
+    """The text of the program's files is recorded, not only the digest of each line."""
     kernels: tuple[int, int | None] | None
     """Steps, half open, in which torch's profiler records the kernels that ops launch."""
     values: str | Iterable[str]

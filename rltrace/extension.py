@@ -72,6 +72,11 @@ class Extension:
     after_recording: str = ""
     """What is called when a recording of ``rltrace record`` has ended, with the trace, the options, and whether to be
     quiet; it returns whether it succeeded: ``module:function``."""
+    findings: str = ""
+    """The module that reads what it found while a program was recorded; "": none. It has ``found_in(process)`` (a
+    dataclass, whose ``described()`` gives a label, a summary and sentences; None: it did not look), ``repeats_text(op,
+    sides)`` (whether an op repeats itself within a run, as far as that is known; given the name, the process and the
+    innermost frame of each side) and ``differs(trace)`` (whether it ends ``rltrace record --exit-code`` with 1)."""
     library: str = ""
     """The module of a library beside the native engine: ``find()`` returns its path, and ``build(force=…)`` compiles it
     and does so; None: it is not there, or what it is for is not installed."""
@@ -104,8 +109,8 @@ def recorders(options: RecordOptions) -> dict[str, str]:
 def captures(options: RecordOptions) -> list[str]:
     """What captures what these options request besides values. Raises UsageError where that needs an extension."""
     found = [function for extension in extensions() if (function := extension.captures(options))]
-    if (options.rows or options.state is not None) and not found:
-        what = "activation rows" if options.rows else "parameters and gradients"
+    if (options.rows or options.state is not None or options.repeat) and not found:
+        what = "repeated ops" if options.repeat else "activation rows" if options.rows else "parameters and gradients"
         raise UsageError(f"{what} cannot be recorded: rltrace was installed without that extension")
     return found
 
@@ -124,6 +129,11 @@ def check_installed(options: RecordOptions) -> None:
     """Raise UsageError where options need an extension that is not installed."""
     captures(options)
     profiler(options)
+
+
+def findings() -> list[Any]:
+    """The modules by which extensions read what they found."""
+    return [import_module(extension.findings) for extension in extensions() if extension.findings]
 
 
 def remote_traces() -> Any:

@@ -145,6 +145,8 @@ def recording_option(name: str, own: str = "", *, flag: str = "", **settings: An
     if entry.metavar or entry.choices:
         kind = click.Choice(entry.choices) if entry.choices else _READERS.get(entry.metavar)
         shape = {"metavar": entry.metavar or None, "type": kind, "multiple": entry.metavar in _REPEATABLE}
+    if entry.alone:
+        shape |= {"is_flag": False, "flag_value": entry.alone}
     shape |= {"help": entry.help, "show_default": entry.shown_default or None, "envvar": entry.variable or None}
     return VerbOption([own or name, flag or entry.flag], callback=read, **(shape | settings))
 

@@ -27,9 +27,9 @@ from rltrace.commands._option_types import (
     verb,
 )
 from rltrace.commands._recording import Destination, record_command
-from rltrace.commands.console import complain
+from rltrace.commands.console import ExitCode, complain
 from rltrace.errors import UsageError
-from rltrace.extension import check_installed, extensions
+from rltrace.extension import check_installed, extensions, findings
 from rltrace.recorder.base.options import CHECKS, OPTIONS, WHERE, RecordOptions, check_options
 from rltrace.trace.format.location import Location, TraceURL
 from rltrace.trace.format.root import NODES
@@ -68,8 +68,8 @@ def command(arguments: LauncherArguments) -> int:
         raise UsageError("nothing to record: name a command, as in rltrace record -- python train.py")
     given, values = _given()
     against = arguments.against
-    if against is None and (arguments.exit_code or arguments.result is not None or arguments.stop):
-        raise UsageError("--stop, --exit-code and --result need a live comparison: --against A")
+    if against is None and ((arguments.exit_code and not values.get("repeat")) or arguments.result or arguments.stop):
+        raise UsageError("--stop and --result need a live comparison: --against A; --exit-code that, or --repeat")
     to = _destination(arguments, values.get("nodes", 1))
     options = RecordOptions(os.path.abspath(to.trace), **values)  # noqa: PTH100  links stay
     check_options(options, given)
@@ -92,7 +92,10 @@ def command(arguments: LauncherArguments) -> int:
         return all(succeeded)
 
     status = record_command(command, to, options, quiet=quiet, on_recorded=report, meanwhile=meanwhile)
-    return comparison.status(status) if comparison is not None and arguments.exit_code else status
+    if not arguments.exit_code:
+        return status
+    status = status if comparison is None else comparison.status(status)
+    return ExitCode.DIVERGED if status == 0 and any(each.differs(to.trace) for each in findings()) else status
 
 
 def _given() -> tuple[dict[str, str], dict[str, Any]]:

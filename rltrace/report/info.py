@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rltrace import extension
 from rltrace.diff.base.coverage import coverage_notes
 from rltrace.report.document import ALL, Code, Document, Fact, Section
 from rltrace.report.link_checks import FoundFault, fault_sections, found_faults
@@ -143,6 +144,8 @@ class ProcessInfo:
     rows: RowsInfo | None
     link_faults: tuple[FoundFault, ...] | None
     """None: links were not checked."""
+    found: tuple[object, ...]
+    """What extensions found in it while it ran: the ops that ``--repeat`` called again."""
     launch_rows: int
     """Kernels of launch rows."""
     compiled: int
@@ -236,6 +239,7 @@ def _process(process: ProcessTrace, trace: Location) -> ProcessInfo:
         values=_values(process),
         rows=_rows(process),
         link_faults=found_faults(process),
+        found=tuple(filter(None, (each.found_in(process) for each in extension.findings()))),
         launch_rows=sum(str(name).startswith(LAUNCH_ROWS) for name in set(ops)),
         compiled=sum(str(name).startswith("inductor.") for name in ops),
         facts=process.facts,
@@ -383,7 +387,10 @@ def _process_section(process: ProcessInfo, engine: str, options: Facts) -> Secti
         f"process-{process.name}",
         f"process {process.name}, {process.state} after op {process.after_op:,}{why}",
         facts=tuple(_process_facts(process, engine, options)),
-        parts=tuple(fault_sections(process.link_faults or ())),
+        parts=(
+            *fault_sections(process.link_faults or ()),
+            *(Section("", text) for *_, sentences in _descriptions(process) for text in sentences),
+        ),
         limit=ALL,
     )
 
@@ -420,6 +427,13 @@ def _process_facts(process: ProcessInfo, engine: str, options: Facts) -> Iterato
     yield from _row_facts(process.rows)
     if process.link_faults is not None:
         yield Fact("links", f"checked, {counted(len(process.link_faults), 'fault')}")
+    yield from (Fact(label, summary) for label, summary, _ in _descriptions(process))
+
+
+def _descriptions(process: ProcessInfo) -> list[tuple[str, str, Sequence[str]]]:
+    """Label, summary and sentences of each that an extension found."""
+    found: Iterable[Any] = process.found
+    return [each.described() for each in found]
 
 
 def _value_facts(process: ProcessInfo, options: Facts) -> Iterator[Fact]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from engines import differences
-from op_programs import PROGRAMS, Program
+from op_programs import PROGRAMS, Program, RandomProgram
 from recorded import Recorded
 from torch import distributed, nn
 from torch.distributed import _functional_collectives
@@ -78,60 +78,6 @@ def test_rows_of_a_distributed_program_are_equal(both: Both) -> None:
 
 
 # --- random programs --------------------------------------------------------------------------------------------------
-
-
-class RandomProgram:
-    """Ops, views, in-place writes, ``out=``, foreach ops and memory of NumPy on a few tensors, chosen by a seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._tensors: list[torch.Tensor] = []
-
-    def __call__(self) -> None:
-        self._tensors = [torch.randn(4, 3), torch.ones(3, 4), torch.arange(12.0), torch.zeros(4, 3)]
-        for _ in range(80):
-            try:
-                made = self._random.choice(list(self._actions()))()
-            except (RuntimeError, IndexError, ValueError):  # of shapes, overlap, or a leaf that is written
-                continue
-            if isinstance(made, torch.Tensor):
-                self._tensors = [*self._tensors[-9:], made]
-        self._tensors.clear()
-
-    def _any(self) -> torch.Tensor:
-        return self._random.choice(self._tensors)
-
-    def _actions(self) -> Iterator[Callable[[], Any]]:
-        r, t, u = self._random, self._any(), self._any()
-        yield lambda: t + r.choice([1, 2.5, u])
-        yield lambda: torch.mul(t, u)
-        yield lambda: t.mm(u)
-        yield lambda: t.reshape(-1)[r.randrange(3) :: r.randrange(1, 3)]
-        yield lambda: t.view(-1).narrow(0, 0, r.randrange(1, t.numel()))
-        yield t.t
-        yield lambda: t.clone(memory_format=r.choice([torch.contiguous_format, torch.preserve_format]))
-        yield lambda: t.add_(r.choice([1, u]))
-        yield lambda: t.copy_(u)
-        yield lambda: t.view(-1)[: r.randrange(4)].fill_(r.random())
-        same = [each for each in self._tensors if each.shape == t.shape]
-        yield lambda: torch.add(t, 2, out=r.choice(same))
-        yield lambda: torch.sub(t, 1, out=torch.empty(0))
-        yield lambda: torch._foreach_add_([t, u], 1.0)
-        yield lambda: torch._foreach_mul([t, u], [2.0, 3.0])
-        yield lambda: t.resize_(r.randrange(1, t.numel() + 1))
-        yield lambda: torch.empty_like(t).copy_(u)
-        yield lambda: torch.from_numpy(np.full(6, r.random(), dtype=np.float32))
-        yield lambda: t.detach().numpy() is None
-        yield lambda: t.index_put_((torch.tensor([0]),), torch.tensor(5.0))
-        yield lambda: torch.cat([t.reshape(-1), u.reshape(-1)])
-        yield lambda: t.sort().values
-        yield lambda: t.max(0)[1].float()
-        yield lambda: t.sum().item()
-        yield lambda: torch.rand_like(t)
-        yield lambda: torch.addmm(t, u.mm(u.t()), u, beta=r.choice([0, 1]))
-        yield lambda: t.detach().requires_grad_().pow(2).sum().backward()
-        yield lambda: t.to(r.choice([torch.float64, torch.bfloat16])).float()
-        yield rltrace.step
 
 
 @pytest.mark.filterwarnings("ignore")

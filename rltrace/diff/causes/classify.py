@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rltrace import extension
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt, row_at, writer_of
 from rltrace.diff.base.kernels import (
@@ -459,10 +460,16 @@ def _kernel_judgement(context: DiffContext, a: RowAt, b: RowAt, known: InputsMat
     if known_a and known_b:
         inferred = " (by the ops that wrote them, not read again)" if known is InputsMatch.INFERRED else ""
         start = f"its inputs match{inferred} and its outputs differ{same_state}"
-        why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {NOT_RERUN}"
+        why = f"{start} under the same kernel evidence ({kernel_text(a.kernel)}); {_repeats(a, b) or NOT_RERUN}"
         return Judgement(Cause.SAME_KERNEL, known, why)
     missing = "either side" if not known_a and not known_b else "A" if not known_a else "B"
     return Judgement(Cause.COMPUTATION, known, f"{start}; the kernel is unknown on {missing}")
+
+
+def _repeats(a: RowAt, b: RowAt) -> str:
+    """What extensions know of whether the op repeats itself within the runs; "": nothing."""
+    sides = [(side, row.view.process, row.stack[:1]) for side, row in (("A", a), ("B", b))]
+    return "; ".join(filter(None, (each.repeats_text(a.op, sides) for each in extension.findings())))
 
 
 def _takes_object(row: RowAt) -> bool:

@@ -130,10 +130,14 @@ def advice_text(finding: Finding) -> str | None:
     known = known_of(finding.op, device)
     if known is None or finding.cause not in known.causes:
         return None
+    return f"PyTorch does not guarantee that {finding.op} is deterministic: {known.why}; {remedy_text(known, device)}"
+
+
+def remedy_text(known: NondeterminismTable, device: str) -> str:
+    """A clause on what makes such an operator deterministic."""
     form = known.how or (
         f"{SETTING} chooses a deterministic form, which is slower"
         if known.has_form
         else f"it has no deterministic form, so {SETTING} raises an error"
     )
-    threads = "; so does one thread (OMP_NUM_THREADS=1)" if device == CPU else ""
-    return f"PyTorch does not guarantee that {finding.op} is deterministic: {known.why}; {form}{threads}"
+    return form + ("; so does one thread (OMP_NUM_THREADS=1)" if device == CPU else "")

@@ -71,7 +71,7 @@ def _threads(facts: Facts) -> Iterator[Obstacle]:
             Scope.HERE,
             f"{count} threads, and deterministic algorithms are off",
             "some ops sum in the order in which their threads arrive: index_put_(accumulate=True), the gradient of "
-            "x[index]",
+            "x[index]; rltrace record --repeat names those of a run",
             "torch.use_deterministic_algorithms(True), or OMP_NUM_THREADS=1",
             "these ops are slower, those without a deterministic form raise an error; one thread slows all large ops",
         )

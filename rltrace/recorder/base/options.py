@@ -163,6 +163,8 @@ class Option(NamedTuple):
     """One of ``GROUPS``; empty: no option of ``record``."""
     metavar: str = ""
     """What its value is, and so how the command line reads it; empty: nothing (it is set or not), or ``choices``."""
+    alone: str = ""
+    """Its value where the command line gives the flag alone; empty: it needs one."""
     choices: tuple[str, ...] = ()
     shown_default: str = ""
     """The default, where the help names it."""
@@ -314,6 +316,19 @@ class RecordOptions:
         narrated=", its links checked",
     )
     """Compare memory between its uses, to find writes that no recorded op made."""
+    repeat: int = _option(
+        0,
+        "--repeat",
+        "Call each op N times more (1): does it repeat itself?",
+        CHECKS,
+        "N",
+        alone="1",
+        of_ops="calls ops again",
+        in_python=True,
+        named=_plain,
+        narrated=", each called {} more",
+    )
+    """How many times each op is called again on the inputs that it had; 0: it is not."""
     kernels: Window | None = _option(
         None,
         "--kernels",

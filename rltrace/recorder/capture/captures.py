@@ -59,6 +59,8 @@ class Captures(NamedTuple):
     activations: RowQueue | None = None
     links: LinkChecks | None = None
     attempts: AttemptCapture | None = None
+    records: Sequence[Callable[[], Iterable[Mapping[str, object]]]] = ()
+    """What returns new records for the journal; called at each commit."""
 
     def stop(self) -> None:
         """Take nothing more: the recording is over, or belongs to another process."""

@@ -84,6 +84,11 @@ class KernelLaunch(Region):
             finally:
                 self._program.call = None
 
+    def pending(self) -> Callable[[], Any]:
+        """The call that the program makes in this thread, which is about to run."""
+        call: Callable[[], Any] = self._program.call
+        return call
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call, self._program.call = self._program.call, None
         try:

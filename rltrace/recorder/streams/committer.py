@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -109,7 +110,7 @@ class Committer:
         """Commit what these hold, too, series and records with the rows of the first stream; before the thread
         starts."""
         self._values, self._activations, self._series = captures.values, captures.activations, series
-        self._take_records = records
+        self._take_records = lambda: chain(records(), *(take() for take in captures.records))
         for queue in (self._values, self._activations):
             if queue is not None:
                 queue.request_commit, queue.wait_for_commit = self.request_commit, partial(self._wait_for, queue)

@@ -38,7 +38,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (4, 4)
+FORMAT: Final = (4, 5)
 """(major, minor). Readers refuse a newer major version, and ignore unknown fields."""
 OLDEST: Final = 3
 """The oldest major version that is read."""
@@ -538,6 +538,10 @@ RECORD_TYPES: Final = {
     "link_fault": "kind: write, op, link or call; found, used, writer, allocation: [stream, row] of ops, or null;"
     " input: which tensor of found, or null; step, handed_out, bytes: size of the storage, digest: of its content as"
     " far as ops used it",
+    "repeats": "ops called again on the inputs that they had, so far; the last one counts: times (more that each was"
+    " called), calls, kinds: [{stream, row: of the first call that gave something else, calls, differing, results:"
+    " which, of: how many it has, dtype, elements, unequal, ulp, absolute: of the largest difference, or null}, …],"
+    " left_out: [[op, why, calls], …]",
     "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
     " state: names of the tensors of its state then, kept: the same after the attempt",
     "injection": "in a process of a program that ran again: provider; selected, injected, propagated, missed, other,"
@@ -569,3 +573,4 @@ RECORD_TYPES: Final = {
 # 4.2  notes on links, after the cells of a segment
 # 4.3  record types "messages" and "channel": what passes between processes
 # 4.4  record type "sources": which lines of the program's files were edited
+# 4.5  record type "repeats": ops that were called again
