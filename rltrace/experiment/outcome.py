@@ -133,6 +133,8 @@ class ExperimentResult:
     """Those of these runs that had another result when repeated."""
     advice: tuple[str, ...] = ()
     """Commands to run next."""
+    found: str = ""
+    """The first difference of the two traces, as ``diff`` names it."""
     subject: Mapping[str, str] = field(default_factory=dict)
     """Identities of trace A ("a") and trace B ("b"), independent of their paths; "inject": what was suspected."""
     by_state: bool | None = None

@@ -35,7 +35,7 @@ RELEVANCE = {True: "needed", False: "makes no difference", None: "not tried"}
 def outcome_document(outcome: ExperimentResult) -> Document:
     """Of an experiment, finished or not."""
     sections = (
-        Section("arms", "Arms", columns=("arm", "run", "result"), rows=tuple(map(_arm_row, outcome.arms))),
+        Section("arms", "Runs", columns=("run", "program", "result"), rows=tuple(map(_arm_row, outcome.arms))),
         _kinds(outcome),
         Section("next", "Next", commands=outcome.advice),
     )
@@ -101,6 +101,8 @@ def arm_line(arm: Arm) -> str:
 def _facts(outcome: ExperimentResult) -> Iterator[Fact]:
     """What the outcome rests on."""
     yield from (Fact("A", Code(outcome.a)), Fact("B", Code(outcome.b)))
+    if outcome.found:
+        yield Fact("differs", f"at {outcome.found}")
     if steps := steps_text(outcome):
         yield Fact("covers", steps)
     if outcome.by_state is False:
@@ -129,7 +131,7 @@ def _kinds(outcome: ExperimentResult) -> Section:
     parts = tuple(filter(None, by_relevance))
     if all(kind.matters is None for kind in outcome.classes):
         parts = tuple(map(_kind, outcome.classes))
-    title = f"Kinds of op that give different results ({len(outcome.classes):,})"
+    title = f"Kinds of op (operator, kernel and line) that give different results: {len(outcome.classes):,}"
     return Section("kinds", title, parts=parts, limit=40)
 
 

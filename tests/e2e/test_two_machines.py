@@ -11,7 +11,7 @@ import pytest
 from shown import ROOT, differs, run, shown_on, without
 
 PAGE = ROOT / "docs" / "guide" / "proving.md"
-OF_THE_PROCESSOR = "Kinds of op that give different results (1)"
+OF_THE_PROCESSOR = "Kinds of op (operator, kernel and line) that give different results: 1"
 """Instruction sets and distances."""
 
 STATUSES = {"rltrace diff": 1, "--arms": 3}

@@ -142,6 +142,9 @@ def test_data_from_outside(tmp_path: Path) -> None:
     assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     (kind,) = [kind for kind in outcome.classes if kind.matters]
     assert kind.parts == ("outside",)
+    assert outcome.found.endswith(
+        ", step 1: input 1 (float32[5,4]) came from outside (no recorded op wrote it) and differs"
+    )
     assert (outcome.first_step, outcome.end_step) == (1, 3)
 
 

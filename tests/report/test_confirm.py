@@ -62,6 +62,7 @@ CONFIRMED = ExperimentResult(
     flaky=1,
     advice=("rltrace repro a-b.confirm/A0.zarr --at rank0/main:1141",),
     by_state=False,
+    found="environment-step at train.py:7 (play), step 40: environment 0 (Walk) returned another reward at its step 3",
 )
 OUTCOMES = {
     "confirmed": CONFIRMED,

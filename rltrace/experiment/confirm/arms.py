@@ -535,8 +535,9 @@ def initial_outcome(
 ) -> ExperimentResult:
     """The outcome of an experiment before any run; ``captured``: how arms that ran elsewhere ended, by arm."""
     arms = tuple(Arm(name, ArmState.NOT_RUN, WHAT[name], (captured or {}).get(name.value, "")) for name in ArmName)
-    covered = question.divergence.covered
-    return ExperimentResult(None, "", *paths, covered.first, covered.end, arms, question.classes, subject=subject)
+    covered, found = question.divergence.covered, question.divergence.named
+    classes = question.classes
+    return ExperimentResult(None, "", *paths, covered.first, covered.end, arms, classes, subject=subject, found=found)
 
 
 def interrupted_outcome(outcome: ExperimentResult) -> ExperimentResult:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rltrace.diff.base.model import Cause, Comparison, Finding, Verdict
 from rltrace.errors import UsageError
+from rltrace.experiment.confirm.phrases import place_text
 
 STEPS = 2
 """Steps covered by default, from that of the first difference on."""
@@ -43,6 +44,8 @@ class DivergencePoint:
 
     finding: Finding
     covered: StepsCovered
+    named: str = ""
+    """What ``diff`` says of it."""
 
 
 def divergence_of(comparison: Comparison, until: int | None = None, last: int | None = None) -> DivergencePoint:
@@ -69,7 +72,9 @@ def divergence_of(comparison: Comparison, until: int | None = None, last: int | 
     end = end if last is None else min(end, last + 1)
     if end <= first:
         raise UsageError(f"--until {until} ends before the first difference, which is in step {first}")
-    return DivergencePoint(finding, StepsCovered(first, end))
+    named = comparison.shown or finding
+    text = f"{place_text(named)}: {named.explanation.partition('; ')[0]}"
+    return DivergencePoint(finding, StepsCovered(first, end), text)
 
 
 def same_place(a: Finding, b: Finding) -> bool:
