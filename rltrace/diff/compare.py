@@ -161,7 +161,7 @@ def _equal(evidence: Evidence) -> tuple[Verdict, str]:
     if evidence.level == "step":
         return (
             Verdict.SAME_VALUES,
-            f"all matched ones of {extent} are equal, but one side made attempts that the other did not",
+            f"all matched ones of {extent} are equal, but one side made steps that the other did not",
         )
     moved = any(r.structure.reordered or r.structure.reordered_steps or r.moved_calls for r in evidence.streams)
     if not evidence.one_sided and not moved and any(r.events.differing for r in evidence.streams):

@@ -169,7 +169,7 @@ def last_parameters(a: ProcessTrace, b: ProcessTrace, cause: Cause, why: str) ->
         if ends == tuple(int(attempt[Step.PARAMETERS]) for attempt in attempts if attempt is not None):
             continue
         why_at_end = (
-            f"parameters differ at the end of the processes, but not after the last attempt of their optimizer: {why}"
+            f"parameters differ at the end of the processes, but not after the last step of their optimizer: {why}"
         )
         outputs: tuple[Pair[str], ...] = (Pair(None, None), Pair(f"{ends[0]:016x}", f"{ends[1]:016x}"))
         return bare_finding(a, attempts[0], cause, why_at_end, len(a.steps), outputs, AT_THE_END)

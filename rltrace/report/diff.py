@@ -389,7 +389,7 @@ BEFORE = ("init", "rollout", "evaluation")
 
 
 def when(finding: Finding, engine: str = "") -> str:
-    """``optimizer step 37 (critic's Adam, 2,001st attempt, after 12,100 environment steps), phase forward``;
+    """``optimizer step 37 (critic's Adam, its 2,001st step, after 12,100 environment steps), phase forward``;
     ``before the first optimizer step (critic's Adam), phase rollout``; ``before the first iteration (jit.train)``."""
     word = step_word(engine)
     if finding.step is None:
@@ -399,7 +399,7 @@ def when(finding: Finding, engine: str = "") -> str:
     is_first = is_before and finding.step == 0
     details = [] if finding.b_step is None else [f"B's step {finding.b_step:,}"]
     if finding.optimizer is not None:
-        unit = "iteration" if has_iterations(engine) else "attempt"
+        unit = "iteration" if has_iterations(engine) else "step"
         has_count = not (is_first and finding.optimizer.count == 0)
         details.append(_attempt(finding.optimizer, unit, has_count=has_count))
     if finding.environment_step is not None and not is_before:  # the count is that at the end of the step
@@ -419,11 +419,11 @@ def _precedes_loop(finding: Finding, engine: str) -> bool:
 
 
 def _attempt(optimizer: OptimizerCount, unit: str, *, has_count: bool) -> str:
-    """``critic's Adam, 2,001st attempt``; without the count where the sentence has it."""
+    """``critic's Adam, its 2,001st step``; without the count where the sentence has it."""
     name = optimizer.name if optimizer.ordinal == 0 else f"{optimizer.name} #{optimizer.ordinal}"
     count = f"{ordinal(optimizer.count + 1)} {unit}"
     if optimizer.owner is not None:
-        return f"{optimizer.owner}'s {optimizer.name}" + (f", {count}" if has_count else "")
+        return f"{optimizer.owner}'s {optimizer.name}" + (f", its {count}" if has_count else "")
     return f"{name}'s {count}" if has_count else name
 
 

@@ -407,7 +407,7 @@ def _process_facts(process: ProcessInfo, engine: str, options: Facts) -> Iterato
     for optimizer in process.optimizers:
         skipped = f", {optimizer['skipped']:,} skipped" if optimizer["skipped"] else ""
         name = f"{optimizer.get('class', '?')} #{optimizer.get('ordinal', '?')}"
-        unit = "iteration" if has_iterations(engine) else "attempt"
+        unit = "iteration" if has_iterations(engine) else "step"
         yield Fact("steps", f"{name}  {counted(_number(optimizer['attempts']), unit)}{skipped}")
     if process.series is not None:
         count, samples = process.series.count, counted(process.series.samples, "number")

@@ -154,7 +154,7 @@ def test_text_has_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "command python train.py",
         "process rank0/main, complete after op 2",
         "stream rank0/worker:1 1 op ",
-        "steps SGD #1 1 attempt, 1 skipped",
+        "steps SGD #1 1 step, 1 skipped",
         "hardware host.cpu",
         "torch torch.version",
         "variables env.OMP_NUM_THREADS",

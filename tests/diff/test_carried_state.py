@@ -196,7 +196,7 @@ def test_the_state_of_an_optimizer(tmp_path: Path) -> None:
     found = shifted(tmp_path, update, state=())
     assert (found.cause, lost(found)) == (Cause.BEFORE_WINDOW, ("optimizer", "Adam: step"))
     assert found.explanation == (
-        "the optimizer's state was not restored: B's Adam begins without step, which A's had after 1 attempt"
+        "the optimizer's state was not restored: B's Adam begins without step, which A's had after 1 step"
     )
     for folder, program in (("later", [op(outputs=["x"]), late, update]), ("elsewhere", [op(outputs=["y?"])])):
         assert lost(shifted(tmp_path / folder, *program, state=())) != ("optimizer", "Adam: step")
@@ -271,7 +271,7 @@ def test_an_environment_that_goes_on_elsewhere(tmp_path: Path, seen: str) -> Non
     [
         ("z", ("step",), [Step.PARAMETERS], ("tensor", "parameters of Adam"), "the parameters were not restored"),
         ("q", (), [Step.PARAMETERS], ("optimizer", "Adam: step"),
-         "B's Adam begins without step, which A's had after 1 a"),
+         "B's Adam begins without step, which A's had after 1 s"),
         ("q", ("step",), [Step.PARAMETERS], ("optimizer", "Adam"),
          "the state or the settings of Adam were not restored"),
         ("q", (), [Step.GRADIENTS, Step.PARAMETERS], ("data", "data of a loader or an environment"),

@@ -174,15 +174,15 @@ def test_environment_steps_are_those_before_the_attempt(tmp_path: Path, count: i
     finding = compare(tmp_path / "a", tmp_path / "b").first_value
     assert finding is not None
     told = when(replace(finding, environment_step=count))
-    assert told == f"optimizer step 0 (Adam's 1st attempt, after {words})"
+    assert told == f"optimizer step 0 (Adam's 1st step, after {words})"
     for phase in ("init", "rollout", "evaluation"):
         before = replace(finding, environment_step=count, phase=phase)
         assert when(before) == f"before the first optimizer step (Adam), phase {phase}"
         later = replace(before, step=37, optimizer=OptimizerCount(0, "Adam", 36, "critic"))
-        assert when(later) == f"before optimizer step 37 (critic's Adam, 37th attempt), phase {phase}"
+        assert when(later) == f"before optimizer step 37 (critic's Adam, its 37th step), phase {phase}"
         assert when(replace(before, optimizer=None)) == f"before the first optimizer step, phase {phase}"
     of_step = replace(later, op=None, phase="optimizer")
-    assert when(of_step) == f"optimizer step 37 (critic's Adam, 37th attempt, after {words})"
+    assert when(of_step) == f"optimizer step 37 (critic's Adam, its 37th step, after {words})"
 
 
 def ranks(path: Path, diverging: dict[int, int], count: int = 12) -> Path:

@@ -198,7 +198,7 @@ def lost_optimizer_state(a: ProcessTrace, b: ProcessTrace) -> Iterator[tuple[int
                 optimizer = optimizer_count(whole, before[-1]).name
                 why = (
                     f"the optimizer's state was not restored: {side}'s {optimizer} begins without {joined(lost)}, which"
-                    f" {other}'s had after {len(before):,} attempt{'s' if len(before) > 1 else ''}"
+                    f" {other}'s had after {len(before):,} step{'s' if len(before) > 1 else ''}"
                 )
                 yield ordinal, NotRestored("optimizer", f"{optimizer}: {', '.join(lost)}"), why
 

@@ -32,7 +32,7 @@ KINDS = {
     STACKED: "Stacked by loops of JAX, arrays by their mean",
     CALLBACK: "Given to callbacks by JAX, arrays by their mean",
     RATE: "Learning rates",
-    EFFECTIVE: "Learning rates, 0 where the attempt was skipped",
+    EFFECTIVE: "Learning rates, 0 where the step was skipped",
     ITEM: ".item()",
     INNER: "Read with .item() inside torch",
 }

@@ -265,7 +265,7 @@ def _first_difference(locked: LockedProcess, found: LockedProcess | None, unfini
 def _unequal(process: LockedProcess, step: int, a: LockedStep, b: LockedStep) -> LockFinding:
     before = "every step before is equal" if step else "it is the first step"
     if a.optimizer != b.optimizer:
-        why = f"another optimizer made this attempt: {a.optimizer} in the lock, {b.optimizer} here; {before}"
+        why = f"another optimizer made this step: {a.optimizer} in the lock, {b.optimizer} here; {before}"
         return LockFinding(process.name, step, _optimizer(process, a), (), why)
     named = list(zip(("gradients", "parameters", "RNG states"), a[1:], b[1:], strict=True))
     differ = tuple(name for name, own, other in named if own != other)

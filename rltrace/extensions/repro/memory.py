@@ -315,7 +315,7 @@ class MemoryProvider(Provider):
         unknown = set(past.ordinals) - state.ordinals()
         if unknown:
             optimizers = counted(len(unknown), "optimizer") + " of the recorded process"
-            state.stop_program(f"{optimizers} made no attempt in the steps before: raise --warm-up")
+            state.stop_program(f"{optimizers} made no step before these: raise --warm-up")
             return
         restore(self.memory, state.tensors())
         restore_generator(self.memory)

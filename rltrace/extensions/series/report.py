@@ -225,9 +225,9 @@ def scaler_text(scaler: Scaler) -> str:
 
 
 def optimizer_text(optimizer: ScaledOptimizer) -> str:
-    """``actor's SGD #0 skipped 1 of 6 attempts, learning rate 0.1, 0.08333 on average``."""
+    """``actor's SGD #0 skipped 1 of 6 steps, learning rate 0.1, 0.08333 on average``."""
     owner = f"{optimizer.owner}'s " if optimizer.owner else ""
-    skipped = f"skipped {_count(optimizer.skipped)} of {optimizer.attempts:,} attempts"
+    skipped = f"skipped {_count(optimizer.skipped)} of {optimizer.attempts:,} steps"
     text = f"{owner}{optimizer.name} #{optimizer.ordinal} {skipped}"
     if optimizer.rate is None:
         return text

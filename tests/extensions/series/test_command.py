@@ -48,7 +48,7 @@ def test_scalers_that_diverge_come_first(capsys: pytest.CaptureFixture[str]) -> 
     assert (
         "Scalers 0 and 1 are the same for 1 update (1024) and diverge at update 2 (steps 2 and 3): infinities" in text
     )
-    assert "SGD #1 skipped 1 of 4 attempts, learning rate 0.5, 0.375 on average" in text
+    assert "SGD #1 skipped 1 of 4 steps, learning rate 0.5, 0.375 on average" in text
     assert "optimizer:1/group:0/effective-lr SGD █▁██ 4: 0.5 … 0.5" in text
     assert "scaler:1/found_inf ▁█▁▁ 4: 1 of them 1" in text
     assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
