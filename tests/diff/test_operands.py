@@ -187,19 +187,23 @@ def test_lists_with_one_tensor_in_place_of_another(tmp_path: Path, way: str) -> 
     assert "which got the same tensors in another order; PYTHONHASHSEED is not set" in found.first_value.explanation
 
 
-def test_an_order_that_matters(tmp_path: Path, way: str) -> None:
-    """``cat`` of the same tensors in another order: the order is named beside what was called."""
+@pytest.mark.parametrize("is_computed_so", [False, True])
+def test_an_order_that_matters(tmp_path: Path, way: str, is_computed_so: bool) -> None:
+    """``cat`` of the same tensors in another order: the order leads, and where they were computed in that order, too,
+    which op of A is that of B."""
 
     def run(k: int) -> None:
-        parts = [torch.full((2,), float(place)).exp() for place in range(3)]
-        torch.cat([parts[place] for place in ([2, 0, 1] if k else [0, 1, 2])])
+        order = [2, 0, 1] if k else [0, 1, 2]
+        parts = {place: torch.full((2,), float(place)).exp() for place in (order if is_computed_so else range(3))}
+        torch.cat([parts[place] for place in order])
 
     found = compared(tmp_path, way, run)
     assert found.verdict is Verdict.DIVERGED
     assert found.first_value is not None and found.first_value.op == "aten.cat.default"
-    words = "it got the same tensors in another order: input 0 of A is input 1 of B, input 1 of A is input 2 of B"
-    assert words in found.first_value.explanation
-    assert found.first_value.explanation.count("PYTHONHASHSEED") == 1
+    why = found.first_value.explanation
+    assert why.startswith("it got the same tensors in another order: input 0 of A is input 1 of B, input 1 of A is ")
+    assert ("wrote (row 1) in B, which is A's row 5" in why) == is_computed_so, why
+    assert why.count("PYTHONHASHSEED") == 1
 
 
 @pytest.mark.parametrize("kind", ["projection", "layer norm", "loop", "written in part", "from outside"])

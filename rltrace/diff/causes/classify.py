@@ -187,8 +187,10 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
         outside = [e for e in unequal if Origin.OUTSIDE in (e.a.distance, e.b.distance)]
         found = _input_judgement(context, a, b, (outside or unequal)[0], difference)
         order, why = permuted_text(a, b, inputs), found.explanation
-        seed = hash_seed_text(a.view.process, b.view.process) if order and HASH_SEED not in why else ""
-        return Classification(a, b, replace(found, explanation=why + order + seed))
+        if order:
+            seed = "" if HASH_SEED in why else hash_seed_text(a.view.process, b.view.process)
+            why = f"{order}; {why}{seed}"
+        return Classification(a, b, replace(found, explanation=why))
     unmatched = _written_by_unmatched_ops(context, a, b, inputs, difference)
     if unmatched is not None:
         return Classification(a, b, unmatched)

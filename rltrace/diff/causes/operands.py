@@ -212,7 +212,8 @@ def _calls_text(a: ReadTensor, b: ReadTensor) -> str:
         return f"what {rows[0]} wrote{places[0]} in A, and what {rows[1]} wrote{places[1]} in B"
     calls = [f"the {ordinal(number)} call" for number in numbers if number is not None]
     if len(set(calls)) < 2:
-        text = f"what {rows[0]} wrote{places[0]} in A, and what it wrote{places[1]} in B"
+        same = f", which is A's row {b.counterpart:,}" if b.counterpart is not None else ""
+        text = f"what {rows[0]} wrote{places[0]} in A, and what it wrote{places[1]} in B{same}"
     else:
         text = f"what {calls[0]} of {rows[0]} wrote{places[0]} in A, and what {calls[1]} wrote{places[1]} in B"
     return text + hash_seed_text(rows[0].view.process, rows[1].view.process)
@@ -234,7 +235,7 @@ def permuted_text(a: RowAt, b: RowAt, inputs: Sequence[Input]) -> str:
     moved = [(each.place, inputs[on_b.index(x)].place) for each, x, y in zip(inputs, on_a, on_b, strict=True) if x != y]
     named = [f"input {place} of A is input {other} of B" for place, other in moved[:MAX_MOVED]]
     more = f" and {len(moved) - MAX_MOVED} more" if len(moved) > MAX_MOVED else ""
-    return f"; it {PERMUTED}: {', '.join(named)}{more}"
+    return f"it {PERMUTED}: {', '.join(named)}{more}"
 
 
 MAX_MOVED = 3
