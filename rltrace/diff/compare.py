@@ -743,6 +743,7 @@ class _Comparer:
                 return suggested_commands.look_closer(self.a, self.b, decisive)
             suggestions = (
                 suggested_commands.run_eagerly,
+                suggested_commands.compare_state,
                 suggested_commands.confirm,
                 suggested_commands.explain,
                 suggested_commands.look_closer,

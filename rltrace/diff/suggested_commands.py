@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rltrace.command_lines import file_name, line, record, record_both, record_whole, rerun
+from rltrace.command_lines import file_name, file_names, line, record, record_both, record_whole, rerun
 from rltrace.diff.base.model import Cause, Finding, Hole, Pair
 from rltrace.diff.causes.extra_ops import COMPILED
 from rltrace.selectors import escape
@@ -40,6 +40,22 @@ def run_eagerly(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     file = file_name(compiled, "eager")
     pair = (file, b.path) if is_of_a else (a.path, file)
     return record(compiled, file, "--compile", "eager"), line("diff", *pair)
+
+
+def compare_state(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
+    """Compare parameters and gradients step by step, where one program makes the same optimizer steps of smaller
+    batches."""
+    rows = [sum(stream.rows for process in side.processes for stream in process.streams) for side in (a, b)]
+    steps = [sum(len(process.steps) for process in side.processes) for side in (a, b)]
+    is_of_one_training = steps[0] == steps[1] != 0
+    if finding.cause is not Cause.ARGUMENTS or not is_of_one_training or max(rows) < SMALLER * min(rows):
+        return ()
+    records = record_whole(a, b, "state", "--level", "step", "--state", "0:")[:-1]
+    return *records, line("compare", *file_names(a, b, "state"), "--state")
+
+
+SMALLER = 1.5
+"""So many times the ops of the other run are taken for those of smaller batches."""
 
 
 def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:

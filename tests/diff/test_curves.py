@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -16,8 +17,8 @@ from recorded import recorder
 from views import both, compare_in, paths_in
 
 from rltrace.diff import compare
-from rltrace.diff.base.model import Comparison, Drift, DriftPoint, Verdict
-from rltrace.diff.metrics.curves import compare_series, drift_of, growth, range_of
+from rltrace.diff.base.model import Cause, Comparison, Drift, DriftPoint, Verdict
+from rltrace.diff.metrics.curves import compare_series, drift_of, growth, logs_more_often, range_of
 from rltrace.diff.metrics.series import ITEM, Series, all_series, item_series
 from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
@@ -126,7 +127,8 @@ def test_numbers_belong_together_by_attempt(tmp_path: Path) -> None:
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=20), st.integers(0, 1 << 20))
 def test_pairing_is_what_a_dictionary_would_say(steps: list[tuple[int, int]], seed: int) -> None:
-    """Each occurrence in a step of A is compared with the same occurrence in that step of B, and with no other."""
+    """Each occurrence in a step of A is compared with the same occurrence in that step of B, and with no other; none is
+    where one side logs several for each of the other's."""
     generator = np.random.default_rng(seed)
     sides = []
     for side in range(2):
@@ -142,6 +144,8 @@ def test_pairing_is_what_a_dictionary_would_say(steps: list[tuple[int, int]], se
             entries[step, seen[step]] = value
         keyed.append(entries)
     common = sorted(keyed[0].keys() & keyed[1].keys())
+    if logs_more_often(*(Counter(step for step, _ in entries) for entries in keyed)):
+        common = []
     unequal = [key for key in common if keyed[0][key] != keyed[1][key]]
     assert drift.matched == len(common)
     assert (None if drift.first is None else drift.first.step) == (unequal[0][0] if unequal else None)
@@ -204,6 +208,33 @@ def test_several_numbers_of_one_line_are_as_many_curves(tmp_path: Path) -> None:
     assert [point.name for point in comparison.curves] == ["actor.item()"]
     series = [one for one in all_series(open_trace(comparison.a.path)) if one.kind == ITEM]
     assert {one.name: len(one) for one in series} == {"model.item()": 6, "actor.item()": 6}
+
+
+def test_numbers_of_smaller_batches_are_not_paired(tmp_path: Path) -> None:
+    """Four losses of a step and one are not of the same thing; how to compare such runs is the next command."""
+    record = recorder(tmp_path)
+
+    def program(size: int) -> Path:
+        weight = torch.zeros(4, requires_grad=True)
+        adam = torch.optim.SGD([weight], 0.1)
+
+        def train() -> None:
+            for _ in range(3):
+                for part in torch.arange(16.0).reshape(4, 4).split(size):
+                    loss = (weight * part).sum(1).mean()
+                    loss.backward()
+                    loss.item()
+                weight.grad[0].item()
+                adam.step()
+
+        return record(train).path
+
+    comparison = compare(program(4), program(1))
+    assert (comparison.decisive.op, comparison.decisive.cause) == ("aten.split.Tensor", Cause.ARGUMENTS)
+    assert not [point.name for point in comparison.curves if "loss" in point.name]
+    assert not [drift.name for drift in comparison.drift if "loss" in drift.name]
+    assert "rltrace record --level step --state 0: -o " in comparison.advice[0]
+    assert comparison.advice[2].startswith("rltrace compare ") and comparison.advice[2].endswith(" --state")
 
 
 def test_what_a_program_logs_decides_nothing(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ arrays of ``series.py``; decides no verdict.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
@@ -102,10 +104,20 @@ def paired(a: Series, b: Series, attempts: AttemptTables | None) -> tuple[NDArra
     if np.array_equal(tokens[0], tokens[1]):
         every = np.arange(len(a))
         return every, every
+    if logs_more_often(*(Counter(own.tolist()) for own in tokens)):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     keys = [mix(own, _occurrence(own)) for own in tokens]
     _, at_a, at_b = np.intersect1d(keys[0], keys[1], return_indices=True)
     order = np.argsort(at_a)
     return at_a[order].astype(np.int64), at_b[order].astype(np.int64)
+
+
+def logs_more_often(a: Mapping[Hashable, int], b: Mapping[Hashable, int]) -> bool:
+    """Whether one side logs several numbers for each of the other's, as one with smaller batches does: then they are
+    not of the same thing. ``a``, ``b``: how many, by step."""
+    ratios = Counter(Fraction(a[step], b[step]) for step in a.keys() & b.keys())
+    ((ratio, count),) = ratios.most_common(1) or [(Fraction(1), 0)]
+    return ratio != 1 and 1 in (ratio.numerator, ratio.denominator) and 2 * count > ratios.total()
 
 
 def _held(a: Series, b: Series, attempts: AttemptTables | None) -> tuple[StepNumbers, Values, Values] | None:
@@ -261,9 +273,11 @@ def curve_points(a: StreamView, b: StreamView, first: Finding, same_structure: b
     except HoleError:
         return ()
     found: dict[Place, CurvePoint] = {}
+    counts = [_counts(numbers) for numbers in (numbers_a, numbers_b)]
+    left_out = {site for site in counts[0] if site in counts[1] and logs_more_often(counts[0][site], counts[1][site])}
     for key, (value_a, step, name) in numbers_a.items():
         site = key[1]
-        if site in found or key not in numbers_b:
+        if site in found or site in left_out or key not in numbers_b:
             continue
         value_b = numbers_b[key][0]
         if value_a != value_b and not (value_a != value_a and value_b != value_b):
@@ -273,6 +287,14 @@ def curve_points(a: StreamView, b: StreamView, first: Finding, same_structure: b
 
 Numbers = dict[tuple[object, Place, int], tuple[float, int, str]]
 """(attempt, site, occurrence) to (number, step, name), in execution order."""
+
+
+def _counts(numbers: Numbers) -> dict[Place, Counter[object]]:
+    """By site, how many numbers of each attempt there are."""
+    found: dict[Place, Counter[object]] = {}
+    for attempt, site, _ in numbers:
+        found.setdefault(site, Counter())[attempt] += 1
+    return found
 
 
 def _numbers(view: StreamView, start: int, attempts: dict[int, int]) -> Numbers:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rltrace.diff.base.model import Pair, Verdict
+from rltrace.diff.metrics.distances import MOST_ULP
 from rltrace.extensions.parity.impact.logprobs import Gap
 from rltrace.extensions.parity.impact.summary import Effects
 from rltrace.extensions.parity.model import (
@@ -221,7 +222,7 @@ def distance_text(distance: Distance | None) -> str:
     if distance is None or distance.absolute is None:
         return "not finite" if distance is not None else "distance unknown"
     rest = [] if distance.relative is None else [f"relative {distance.relative:.1e}"]
-    rest += [] if distance.ulp is None else [f"{distance.ulp:,} ULP"]
+    rest += [] if distance.ulp is None or distance.ulp > MOST_ULP else [f"{distance.ulp:,} ULP"]
     at = f", largest at {distance.worst}" if distance.worst else ""
     return f"max |A - B| {distance.absolute:.1e} ({', '.join(rest)}){at}"
 

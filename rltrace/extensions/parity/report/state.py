@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rltrace.diff.base.model import Verdict
+from rltrace.diff.metrics.distances import MOST_ULP
 from rltrace.extensions.parity.state import (
     FACTOR,
     StateComparison,
@@ -89,7 +90,7 @@ def _distance(tensor: StateTensor) -> str:
     if tensor.absolute is None:
         return "not finite on one side"
     rest = [] if tensor.relative is None else [f"relative {tensor.relative:.1e}"]
-    rest += [] if tensor.ulp is None else [f"{tensor.ulp:,} ULP"]
+    rest += [] if tensor.ulp is None or tensor.ulp > MOST_ULP else [f"{tensor.ulp:,} ULP"]
     rest += [] if tensor.share is None else [f"{tensor.share:.1e} of the tensor's largest number"]
     return f"max |A - B| {tensor.absolute:.1e} ({', '.join(rest)})"
 
