@@ -14,6 +14,7 @@ import torch
 from recorded import Record, recorder
 from torch import nn
 from toy_environments import Walk
+from views import both, views_in
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Verdict
@@ -187,6 +188,24 @@ def test_a_reward_that_differs_in_every_episode_goes_back_to_the_first_step(comp
 
 def paths_of(found: Comparison) -> tuple[str, str]:
     return found.a.path, found.b.path
+
+
+def test_steps_that_compute_the_same_are_not_called_identical_where_events_differ(tmp_path: Path) -> None:
+    """Their fold says so, and opened it shows the events."""
+    for trace, side in both(tmp_path):
+        for step in range(4):
+            for number in range(10):
+                trace.op("aten.mm.default", outputs=[f"y{step}.{number}"])
+            seen = {"observation": f"{side if step in (0, 2) else 'same'}{step}"}
+            trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": step}, digests=seen)
+            trace.op("aten.mm.default", outputs=[f"z{step}"])
+            trace.end_step(parameters=f"p{step}", gradients="g", generators="r")
+    browser = Browser(*views_in(tmp_path))
+    first, *_, last = browser.pieces
+    assert first.equal and last.is_computed_alike and not last.equal
+    browser.open(len(browser.pieces) - 1)
+    lines = [browser.line(number) for number in range(len(browser))]
+    assert [line.a for line in lines if line.relation is Relation.DIFFERS] == [10, 34]
 
 
 def test_rows_after_an_event_that_differs_are_not_called_identical(compared: Any) -> None:

@@ -67,6 +67,8 @@ def fold_text(browser: Browser, line: BrowserLine) -> str:
     a, b = piece.a1 - piece.a0, piece.b1 - piece.b0
     if not a or not b:
         return f"⋯ {where}{count} only in {'A' if a else 'B'} ⋯"
+    if piece.is_computed_alike:
+        return f"⋯ {count}, all computed the same; events may differ ⋯"
     sizes = count if a == b else f"{a:,} ops of A, {b:,} of B"
     return f"⋯ {where}{sizes}, not loaded ⋯"
 
