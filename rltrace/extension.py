@@ -58,6 +58,9 @@ class Extension:
     captures: Callable[[RecordOptions], str] = lambda options: ""
     """What these options request to capture besides values: a function that is given the captures of a process, the
     options and the ``CapturedProcess``, and returns the captures with its own: ``module:function``; "": nothing."""
+    patches: tuple[str, ...] = ()
+    """What is patched while ops are recorded: classes that are given the ``ProcessState``, with ``install`` and
+    ``uninstall``: ``module:class``."""
     profiler: str = ""
     """What records the launches of kernels in the steps of ``RecordOptions.kernels``: a ``LaunchProfiler``, given the
     ``ProcessState``, the streams and the committer of a process: ``module:function``."""

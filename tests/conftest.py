@@ -89,6 +89,14 @@ def native_library() -> Any:
     return found.module
 
 
+@pytest.fixture(params=["mode", "native"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Both engines; the native one only where its library is there."""
+    if request.param == "native":
+        request.getfixturevalue("native_library")
+    return str(request.param)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def suggested_commands_parse() -> Iterator[None]:
     """A command that rltrace suggests in any test, and that its verb would refuse, fails that test."""

@@ -97,6 +97,7 @@ def test_what_needs_an_extension_says_so(core: Core) -> None:
         "activation rows": ("--rows", "all"),
         "parameters and gradients": ("--state", "1:2"),
         "launches of kernels": ("--kernels", "all"),
+        "repeated ops": ("--repeat",),
     }
     for what, options in missing.items():
         not_recorded = core.run("record", *options, "-o", "d.zarr", "--", sys.executable, "train.py", "0")

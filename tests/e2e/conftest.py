@@ -139,10 +139,10 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
         with (folder / "result").open("a+") as answer:
             fcntl.flock(answer, fcntl.LOCK_EX)
             answer.seek(0)
-            result = answer.read()
-            if not result:
-                result = make(folder)
-                answer.write(result)
+            found = answer.read()
+            result = found.removesuffix("\n") if found else make(folder)
+            if not found:
+                answer.write(f"{result}\n")
         return folder, result
 
     return made

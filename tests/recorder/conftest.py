@@ -19,14 +19,6 @@ def record(tmp_path: Path) -> Record:
     return recorder(tmp_path)
 
 
-@pytest.fixture(params=["mode", "native"])
-def engine(request: pytest.FixtureRequest) -> str:
-    """Both engines; the native one only where its library is there."""
-    if request.param == "native":
-        request.getfixturevalue("native_library")
-    return str(request.param)
-
-
 @pytest.fixture(autouse=True)
 def leave_no_trace() -> Iterator[None]:
     """Every test begins with the same generators and ends with no recording under way."""

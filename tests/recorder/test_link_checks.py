@@ -20,8 +20,8 @@ import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, InputsMatch
 from rltrace.errors import UsageError
+from rltrace.extensions.launches.foreign_calls import ForeignCalls
 from rltrace.recorder.core import calls, op_info
-from rltrace.recorder.core.foreign_calls import ForeignCalls
 from rltrace.recorder.core.storages import Storages, Writers
 from rltrace.recorder.session.torch_patches import Aliases
 from rltrace.report.link_checks import missed_faults

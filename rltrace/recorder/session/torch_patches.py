@@ -8,17 +8,17 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from pkgutil import resolve_name
 from typing import Any, Final, Protocol
 
 import torch
 
+from rltrace.extension import extensions
 from rltrace.recorder.base.dispatch_mode import recorder_disabled, recorder_is_next
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.compiled import CompiledCalls
 from rltrace.recorder.core.distributed_tensors import ShardingPropagation
-from rltrace.recorder.core.foreign_calls import ForeignCalls
-from rltrace.recorder.core.kernel_launches import TritonLaunches
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.storages import Storages, address_of
@@ -108,7 +108,7 @@ class SubclassCalls:
 #
 # Memory that the program shares with NumPy, through DLPack, or with other processes. Others can write it without an op,
 # so it is digested at every use: as long as the NumPy array is alive (its views keep it alive), else permanently. What
-# is shared by address (``data_ptr``) is seen where a C function gets it through ctypes (``core/foreign_calls.py``).
+# is shared by address (``data_ptr``) is seen where a C function gets it through ctypes (``extensions/launches``).
 # Also memory that is freed and allocated again under its tensors, as FSDP does: it is unwritten then.
 
 
@@ -228,8 +228,7 @@ class TorchPatches:
             Aliases(process.storages, fail),
             Composites(),
             CompiledCalls(process),
-            TritonLaunches(process),
-            ForeignCalls(process),
+            *(resolve_name(name)(process) for extension in extensions() for name in extension.patches),
             ShardingPropagation(fail),
             Works(process.storages, fail),
         )

@@ -21,7 +21,7 @@ from recorded import Record
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Finding
-from rltrace.recorder.core.foreign_calls import ExtensionFunction, needed_libraries
+from rltrace.extensions.launches.foreign_calls import ExtensionFunction, needed_libraries
 from rltrace.trace.format.schema import Origin
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")

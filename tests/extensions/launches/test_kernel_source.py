@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.language import store as put
 
-from rltrace.recorder.core import kernel_source
+from rltrace.extensions.launches import kernel_source
 
 # Triton reads annotations as types of its own
 

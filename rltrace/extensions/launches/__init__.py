@@ -1,0 +1,15 @@
+"""Code outside torch that computes with tensors: kernels of Triton, C functions, functions of extension modules."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rltrace.extension import Extension
+
+EXTENSION: Final = Extension(
+    {},
+    patches=(
+        "rltrace.extensions.launches.triton_launches:TritonLaunches",
+        "rltrace.extensions.launches.foreign_calls:ForeignCalls",
+    ),
+)
