@@ -67,6 +67,9 @@ def part_of(x: Tensor, rank: tuple[int, int]) -> Tensor:
 class PagedAttention(Attention):
     """The same sums, over what the cache holds."""
 
+    bent = 0.0
+    """How far what is decoded is from what is prefilled."""
+
     def __init__(self, size: int, rank: tuple[int, int]) -> None:
         super().__init__()
         self.rank = rank
@@ -79,6 +82,7 @@ class PagedAttention(Attention):
         if mask.slots:
             self.cache[[slots[-1] for slots in mask.slots]] = read
             sums = torch.stack([self.cache[slots].sum(0) for slots in mask.slots])
+            sums = sums + self.bent * sums.abs() * torch.tensor(mask.sampled)[:, None]
         self.declare(part_of(read, self.rank), part_of(sums, self.rank))
         out: Tensor = self.out(sums)
         return out

@@ -20,9 +20,9 @@ from rltrace.extensions.parity.matching.key_choice import (
     select_models,
 )
 from rltrace.extensions.parity.matching.row_keying import Keying
-from rltrace.extensions.parity.matching.row_pairs import Missing, disagreeing, missing, partners
+from rltrace.extensions.parity.matching.row_pairs import KeyedTable, Missing, computed_again, missing, partners
 from rltrace.extensions.parity.matching.token_grids import TokenGrid
-from rltrace.extensions.parity.model import Disagreement, Parity, ParitySide, ParityVerdict, RowsBy
+from rltrace.extensions.parity.model import Parity, ParitySide, ParityVerdict, Repeated, RowsBy
 from rltrace.extensions.parity.module_names import MapLine, Naming, apply_map, match_names, root_of
 from rltrace.extensions.parity.module_pairs import pair_modules
 from rltrace.extensions.parity.origins import origins_of
@@ -104,21 +104,50 @@ def _unknown(grid: TokenGrid) -> int:
     return int(without.sum() if grid.pads is None else (without & (grid.pads == 0)).sum())
 
 
-def disagreements(counted: Sequence[Counted]) -> list[Disagreement]:
-    """For each side, the first module with a row that was computed several times with different results."""
-    found = []
+def repeated(counted: Sequence[Counted]) -> list[Repeated]:
+    """What each side computed several times, by the two ways; what was computed in the same way, if it differs."""
+    found: dict[tuple[str, str], Repeated] = {}
     for side in ("a", "b"):
         for one in counted:
             tables = [getattr(tensor, side) for tensor in one.paired.tensors if tensor.part is Part.OUTPUT]
-            at = next(((table, rows) for table in tables if len(rows := disagreeing(table))), None)
-            if at is not None:
-                table, rows = at
-                calls = list(dict.fromkeys(table.sources[k][0].number for k in table.source[rows].tolist()))
-                what = f"call {calls[0]} against call {calls[-1]}" if len(calls) > 1 else f"within call {calls[0]}"
-                path = getattr(one.paired.path, side)
-                found.append(Disagreement(side, str(path), len(np.unique(table.keys[rows])), what))
-                break
-    return found
+            for table in tables:
+                for how, (again, first) in _by_ways(table).items():
+                    differ = np.flatnonzero(table.digests[again] != table.digests[first])
+                    before, of = found.get((side, how)), len(np.unique(table.keys[again]))
+                    if before is not None and before.rows:
+                        continue
+                    found[side, how] = Repeated(side, how, max(of, before.of if before else 0), 0, "", "")
+                    if len(differ):
+                        rows = len(np.unique(table.keys[again[differ]]))
+                        path, what = str(getattr(one.paired.path, side)), _calls(table, first[differ], again[differ])
+                        found[side, how] = Repeated(side, how, of, rows, path, what)
+    return [one for one in found.values() if one.rows or one.how != SAME_WAY]
+
+
+SAME_WAY = "again"
+
+
+def _by_ways(table: KeyedTable) -> dict[str, tuple[Numbers, Numbers]]:
+    """By the two ways, indices of rows that were computed again, and of the first time."""
+    again, first = computed_again(table)
+    found: dict[str, list[int]] = {}
+    for at, (x, y) in enumerate(zip(again.tolist(), first.tolist(), strict=True)):
+        (way, around), (other, beside) = _way(table, x), _way(table, y)
+        pair = (way, other) if way != other else (around, beside)
+        found.setdefault(SAME_WAY if pair[0] == pair[1] else " against ".join(sorted(pair)), []).append(at)
+    return {how: (again[at], first[at]) for how, at in found.items()}
+
+
+def _way(table: KeyedTable, row: int) -> tuple[str, str]:
+    """How a row was computed: its token, and all with it."""
+    _, rows = table.sources[table.source[row]]
+    each, around = rows.grid.ways
+    return each[rows.tokens[table.at[row]]], around
+
+
+def _calls(table: KeyedTable, first: Numbers, again: Numbers) -> str:
+    calls = [table.sources[table.source[rows[0]]][0].number for rows in (first, again)]
+    return f"within call {calls[0]}" if calls[0] == calls[1] else f"call {calls[0]} against call {calls[1]}"
 
 
 # --- compare ----------------------------------------------------------------------------------------------------------
@@ -177,7 +206,7 @@ def compare(a: CallRange, b: CallRange, options: ParityOptions | None = None) ->
         only_a=_unmatched(a, {pair[0] for pair in naming.pairs}),
         only_b=_unmatched(b, {pair[1] for pair in naming.pairs}),
         renamed=naming.renamed,
-        disagreements=tuple(disagreements(counted)),
+        repeated=tuple(repeated(counted)),
         holes=tuple(dict.fromkeys([*a.holes, *b.holes])),
         notes=tuple(dict.fromkeys(notes)),
         advice=(),

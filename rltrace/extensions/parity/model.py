@@ -129,15 +129,20 @@ class UncomparedTensor:
 
 
 @dataclass(frozen=True)
-class Disagreement:
-    """A module with rows that one side computed several times, with different results."""
+class Repeated:
+    """Tokens, or observations, that one side computed several times, in two ways."""
 
     side: str
-    module: str
+    how: str
+    """``decoded against prefilled``; ``again``: in the same way."""
+    of: int
+    """Number of them."""
     rows: int
-    """Number of such rows."""
+    """Those whose rows differ in the first module where any do; 0: all are equal."""
+    module: str
+    """That module; empty: there is none."""
     what: str
-    """In words: ``call 3 against call 41``."""
+    """Where, in words: ``call 3 against call 41``."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +246,8 @@ class Parity:
     only_b: tuple[str, ...]
     renamed: tuple[Pair[str], ...]
     """What B's path begins with where A's begins otherwise."""
-    disagreements: tuple[Disagreement, ...]
+    repeated: tuple[Repeated, ...]
+    """What a side computed in two ways, and what differs."""
     holes: tuple[str, ...]
     notes: tuple[str, ...]
     advice: tuple[str, ...]

@@ -63,7 +63,7 @@ def test_programs_that_agree_are_bitwise_equal(tmp_path: Path) -> None:
     }
     assert (parity.b.missing, parity.b.excused) == (1, 1)
     assert (parity.a.missing, parity.a.excused) == (2, 2)
-    assert parity.disagreements == ()
+    assert parity.repeated == ()
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_a_reference_model_is_nobodys_generator(tmp_path: Path) -> None:
 
     path = record(tmp_path / "t.zarr", program)
     parity = compared(path).parity
-    assert (parity.verdict, parity.disagreements) == (ParityVerdict.UNDECIDED, ())
+    assert (parity.verdict, parity.repeated) == (ParityVerdict.UNDECIDED, ())
     assert "Policy#2 of A computed tokens too" in parity.why
     assert all(path.startswith("Policy#2") for path in parity.only_a)
     assert parity.a.rows == FED + 2  # and padding, fed after a sequence had ended
@@ -532,7 +532,7 @@ def test_a_side_that_disagrees_with_itself(tmp_path: Path) -> None:
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
     assert parity.verdict is ParityVerdict.BITWISE  # the first of B with the first of A
-    assert [(one.side, one.module) for one in parity.disagreements] == [("b", "Policy.layers.0.up")]
+    assert [(one.side, one.how, one.module) for one in parity.repeated] == [("b", "again", "Policy.layers.0.up")]
 
 
 def test_logits_of_the_last_token_alone(tmp_path: Path) -> None:
@@ -639,7 +639,7 @@ def test_a_part_called_for_another_row_is_no_part_of_the_pass_before(tmp_path: P
 
     parity = compared(record(tmp_path / "t.zarr", program)).parity
     assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.BITWISE)
-    assert parity.disagreements == ()
+    assert parity.repeated == ()
 
 
 class Timed(Scores):

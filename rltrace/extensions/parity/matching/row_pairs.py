@@ -163,15 +163,12 @@ def _last_of_each(sequences: Numbers, own: NDArray[np.bool_]) -> Sequence[int]:
     return found
 
 
-def disagreeing(table: KeyedTable) -> Numbers:
-    """Indices of rows that the side computed several times within a step, with different results."""
+def computed_again(table: KeyedTable) -> tuple[Numbers, Numbers]:
+    """(indices of rows that the side computed again within a step, for each the index of the first time)."""
     keys = _stepped(table)
-    _, numbers = np.unique(keys, return_inverse=True)
-    lowest, highest = (np.zeros(len(keys), np.uint64) for _ in range(2))
-    lowest[:] = np.iinfo(np.uint64).max
-    np.minimum.at(lowest, numbers, table.digests)
-    np.maximum.at(highest, numbers, table.digests)
-    return np.flatnonzero(lowest[numbers] != highest[numbers])
+    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    again = np.flatnonzero(first[numbers] != np.arange(len(keys)))
+    return again, first[numbers][again]
 
 
 # --- missing ----------------------------------------------------------------------------------------------------------

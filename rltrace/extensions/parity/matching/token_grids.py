@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count, pairwise
 
 import numpy as np
@@ -59,6 +60,20 @@ class TokenGrid:
     @property
     def known(self) -> int:
         return int((self.keys != NO_KEY).sum())
+
+    @cached_property
+    def ways(self) -> tuple[list[str], str]:
+        """How its tokens were computed, in words: each, and all; the first is empty for what is no token."""
+        known = self.sequences[self.sequences != UNKNOWN]
+        count = np.bincount(known, minlength=1)
+        begun = np.full(len(count), np.iinfo(np.int64).max)
+        np.minimum.at(begun, known, self.places[self.sequences != UNKNOWN])
+        of_sequence = [
+            "prefilled" if first == 0 else "decoded" if tokens == 1 else "prefilled after what was cached"
+            for tokens, first in zip(count.tolist(), begun.tolist(), strict=True)
+        ]
+        each = ["" if sequence == UNKNOWN else of_sequence[sequence] for sequence in self.sequences.tolist()]
+        return each, "alone" if np.count_nonzero(count) == 1 else "in a batch"
 
 
 def token_grids(forwards: Sequence[Forward], pad: int | None = None, first: int = 0) -> tuple[TokenGrid, ...]:

@@ -84,7 +84,7 @@ def parity_document(report: ParityReport) -> Document:
         ),
         _modules(parity),
         Section("dtypes", "Modules whose outputs have different dtypes", (), tuple(_dtypes(parity)), Form.TABLE),
-        Section("twice", "Activation rows computed twice by one side", tuple(_disagreements(parity))),
+        Section("twice", "What one side computed more than once", tuple(_repeated(parity))),
         _uncompared(parity),
         Section("names", "Names", sentences(*_unmatched(parity))),
         Section("holes", "Cannot be read", sentences(*parity.holes)),
@@ -287,10 +287,14 @@ def _dtypes(parity: Parity) -> Iterator[Fact]:
             yield Fact(Code(str(module.path.b)), module.dtype)
 
 
-def _disagreements(parity: Parity) -> Iterator[str]:
-    for one in parity.disagreements:
-        text = f"{counted(one.rows, 'row')} of {one.module} computed twice with different results, first in {one.what}"
-        yield sentence(f"{one.side.upper()} does not agree with itself: {text}")
+def _repeated(parity: Parity) -> Iterator[str]:
+    for one in parity.repeated:
+        head = f"{one.side.upper()}, {one.how}"
+        if one.rows:
+            where = f"{part_of(one.rows, one.of)} of {one.module} differ, first in {one.what}"
+            yield sentence(f"{head}: {where}, so it does not agree with itself")
+        else:
+            yield sentence(f"{head}: {counted(one.of, 'row')}, equal everywhere")
 
 
 def _uncompared(parity: Parity) -> Section:

@@ -56,9 +56,21 @@ def test_every_token_of_an_engine_has_the_key_of_its_sequence(tmp_path: Path, ho
     both = compared(tmp_path, engine, policy())
     parity, gap = both.parity, effects_of(both).gap
     assert (engine.preempted > 0, engine.hits > 0) == ("blocks" in how, "prefixes" in how)
-    assert (parity.verdict, parity.a.unknown, parity.disagreements) == (ParityVerdict.BITWISE, 0, ())
+    assert (parity.verdict, parity.a.unknown) == (ParityVerdict.BITWISE, 0)
     assert {module.rows for module in parity.modules} == {FED}
     assert isinstance(gap, Gap) and (gap.n, gap.equal) == (SAMPLED, SAMPLED)
+
+
+@pytest.mark.parametrize(("bent", "rows"), [(0.0, 0), (2**-10, 2)])
+def test_an_engine_is_compared_with_itself(tmp_path: Path, bent: float, rows: int) -> None:
+    """Tokens that it decoded in one sequence, and that are of the prompt of another."""
+    engine = Engine(policy())
+    engine.model.layers[0].attention.bent = bent
+    parity = compared(tmp_path, engine, policy()).parity
+    (one,) = (one for one in parity.repeated if one.how == "decoded against prefilled")
+    module = "PagedPolicy.layers.0.attention.out" if rows else ""
+    assert (one.side, one.of, one.rows, one.module) == ("a", 2, rows, module)
+    assert all(other.rows == 0 for other in parity.repeated if other is not one)
 
 
 @pytest.mark.parametrize("packed", [0, 5])

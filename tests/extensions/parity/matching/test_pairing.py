@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from rltrace.extensions.parity.matching.forward_passes import Forward
 from rltrace.extensions.parity.matching.layouts import RowLayout, placement
 from rltrace.extensions.parity.matching.row_keying import KeyedRows
-from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable, disagreeing, pair, partners, table_of
+from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable, computed_again, pair, partners, table_of
 from rltrace.extensions.parity.matching.token_grids import TokenGrid, token_grids
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
 
@@ -81,12 +82,9 @@ def test_a_sequence_that_nobody_goes_on_with_has_no_partner() -> None:
     assert partners(grids_of([[1, 2], [3, 4]]), grids_of([[3, 4, 5]])).tolist() == [LAST, 0]
 
 
-def test_a_row_that_came_out_in_two_ways() -> None:
-    """Computed twice by one side: equal ones are no news."""
-    twice = [grid_of([1, 2]), grid_of([1, 2], number=1)]
-    assert len(disagreeing(table(twice))) == 0
-    both = table([*twice])
-    other = KeyedTable(**{**vars(both), "digests": np.array([0, 1, 0, 9], np.uint64)})
-    assert disagreeing(other).tolist() == [1, 3]
-    steps = KeyedTable(**{**vars(other), "steps": np.array([0, 0, 1, 1])})
-    assert len(disagreeing(steps)) == 0
+def test_rows_that_are_computed_again() -> None:
+    """Each with the first time; in another step they are others."""
+    twice = table([grid_of([1, 2]), grid_of([1, 2], number=1)])
+    assert [rows.tolist() for rows in computed_again(twice)] == [[2, 3], [0, 1]]
+    steps = replace(twice, steps=np.array([0, 0, 1, 1]))
+    assert [rows.tolist() for rows in computed_again(steps)] == [[], []]

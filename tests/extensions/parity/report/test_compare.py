@@ -13,7 +13,6 @@ from rltrace.diff.base.model import Pair
 from rltrace.extensions.parity.impact.logprobs import Gap, NoGap
 from rltrace.extensions.parity.impact.summary import Effects
 from rltrace.extensions.parity.model import (
-    Disagreement,
     Distance,
     ModuleOrigin,
     ModuleResult,
@@ -22,6 +21,7 @@ from rltrace.extensions.parity.model import (
     ParitySide,
     ParityVerdict,
     Reason,
+    Repeated,
     Required,
     RowsBy,
     TensorResult,
@@ -99,7 +99,10 @@ DIFFERS = Parity(
     only_a=(),
     only_b=("Trainer", "Trainer.value"),
     renamed=(Pair("Policy", "Trainer.policy"),),
-    disagreements=(Disagreement("a", "Policy.layers.0.out", 3, "call 7 against call 90"),),
+    repeated=(
+        Repeated("a", "decoded against prefilled", 40, 3, "Policy.layers.0.out", "call 7 against call 90"),
+        Repeated("b", "alone against in a batch", 12, 0, "", ""),
+    ),
     holes=("rows 5 to 9 of rank0/main cannot be read",),
     notes=("3 outermost calls of B, of step 1, are left out",),
     advice=("rltrace ops trainer.zarr",),
@@ -112,7 +115,7 @@ BITWISE = replace(
     origins=(),
     only_b=(),
     renamed=(),
-    disagreements=(),
+    repeated=(),
     holes=(),
     notes=(),
     advice=(),
