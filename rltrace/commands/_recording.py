@@ -188,7 +188,8 @@ def _report(
             narrate(said)
         narrate(
             f"recorded {_summary(ending)} in {trace}",
-            hint=_left_out(found)
+            hint=still_compiled(options, found)
+            or _left_out(found)
             or _unchosen(found)
             or unmatched_selectors(options, found, trace)
             or _unused_checkpoint(options, found)
@@ -268,6 +269,13 @@ def _unused_checkpoint(options: RecordOptions, found: RecordingSummary) -> str:
     """Where the ops read nothing of the checkpoint; "" if they did."""
     unused = options.checkpoint and found.ops and not found.in_checkpoint
     return f"no op read what {options.checkpoint} holds: does the program begin with it?" if unused else ""
+
+
+def still_compiled(options: RecordOptions, found: RecordingSummary) -> str:
+    """That ``--compile eager`` had no effect on a graph; "" if it had."""
+    if options.compile != "eager" or not found.compiled:
+        return ""
+    return "--compile eager had no effect on what was compiled ahead of time, as vLLM does without enforce_eager=True"
 
 
 def unreached_steps(options: RecordOptions, found: RecordingSummary) -> str:

@@ -59,6 +59,8 @@ class RecordingSummary:
     """Tensors with activation rows; None: none were requested."""
     not_by_row: tuple[LeftOut, ...] = ()
     """Tensors whose requested rows are missing, by reason."""
+    compiled: bool = False
+    """Whether a graph ran that Inductor compiled."""
 
     @property
     def nothing(self) -> bool:
@@ -106,6 +108,7 @@ def _summarize(path: Path, trace: Trace) -> RecordingSummary:
         left_out=tuple(by_reason(entry for values in captured for entry in values.left_out)),
         by_row=sum(rows.tensor_count for rows in by_row) if by_row else None,
         not_by_row=tuple(by_reason(entry for rows in by_row for entry in rows.left_out)),
+        compiled=any("inductor.compiled_graph" in process.tables["ops"].payloads for process in processes),
     )
 
 

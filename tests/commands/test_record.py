@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.commands._recording import unmatched_selectors, unreached_steps
+from rltrace.commands._recording import still_compiled, unmatched_selectors, unreached_steps
 from rltrace.commands.main import main
 from rltrace.distribution import own_requirement
 from rltrace.errors import UsageError
@@ -404,6 +404,14 @@ def test_steps_that_the_program_did_not_reach() -> None:
     assert unreached_steps(options, replace(found, steps=51)) == ""
     assert unreached_steps(options, replace(found, ops=1)) == ""
     assert unreached_steps(RecordOptions("a.zarr"), found) == ""
+
+
+def test_a_graph_that_ran_compiled_all_the_same() -> None:
+    """What was compiled ahead of time does not ask which stance torch's compiler has."""
+    options = RecordOptions("a.zarr", compile="eager")
+    found = RecordingSummary(1, 9, 0, 1, ("complete",), 0, False, (), compiled=True)
+    assert still_compiled(options, found).startswith("--compile eager had no effect")
+    assert still_compiled(options, replace(found, compiled=False)) == still_compiled(RecordOptions(""), found) == ""
 
 
 def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
