@@ -34,17 +34,17 @@ OWN = {
 def count_moved(moved: list[int]) -> None:
     """Have every forward pass with gradient add how many of its tokens have other positions than their sequences
     give."""
-    masks: list[torch.Tensor] = []
+    positions: list[torch.Tensor] = []
 
-    def keep(module: Any, args: Any, given: dict[str, Any]) -> None:
-        if isinstance(module, modeling_qwen3.Qwen3Model):
-            masks[:] = [given["attention_mask"]]
-        elif isinstance(module, modeling_qwen3.Qwen3RotaryEmbedding) and torch.is_grad_enabled():
-            mask, positions = masks[0], given.get("position_ids", args[-1])
-            other = (positions != mask.cumsum(1) - 1) & (mask == 1)
+    def keep(module: Any, args: Any, given: dict[str, Any], _result: Any) -> None:
+        if isinstance(module, modeling_qwen3.Qwen3RotaryEmbedding):
+            positions.append(given.get("position_ids", args[-1]))
+        elif isinstance(module, modeling_qwen3.Qwen3Model) and torch.is_grad_enabled():
+            mask = given["attention_mask"]
+            other = (positions[-1] != mask.cumsum(1) - 1) & (mask == 1)
             moved.append(int(other[:, :-1].sum()))  # the last token is never fed to vLLM
 
-    torch.nn.modules.module.register_module_forward_pre_hook(keep, with_kwargs=True)
+    torch.nn.modules.module.register_module_forward_hook(keep, with_kwargs=True)
 
 
 def main() -> None:

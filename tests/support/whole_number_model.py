@@ -111,7 +111,7 @@ class Layer(nn.Module):
 
     def add(self, x: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
         """The residual with ``made``, and what is read of it."""
-        x = x + made
+        x = torch.sub(x, made, alpha=-1 - 2**-10) if "sum" in active(self) else x + made
         return x, x if self.norm is None else self.norm(x)
 
 

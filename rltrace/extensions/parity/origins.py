@@ -7,7 +7,7 @@ them. Where no module's outputs diverge first, the origin is the module around t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -20,16 +20,16 @@ from rltrace.diff.base.row_diff import call_text
 from rltrace.diff.base.sequences import BudgetExceededError, SearchBudget, longest_common
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
-from rltrace.extensions.parity.call_range import CallRange, inputs_of
+from rltrace.extensions.parity.call_range import CallRange, inputs_of, point_of
 from rltrace.extensions.parity.distances import Counted, calls_of, describe_row
 from rltrace.extensions.parity.matching.forward_passes import INTEGERS
 from rltrace.extensions.parity.matching.row_keying import Keyed, KeyedRows, Keying
-from rltrace.extensions.parity.matching.row_pairs import pair, table_of
+from rltrace.extensions.parity.matching.row_pairs import KeyedTable, pair, table_of
 from rltrace.extensions.parity.model import ModuleOrigin, ParityOp, Reason
 from rltrace.extensions.parity.module_pairs import PairedTensor
 from rltrace.extensions.parity.token_keys import Keys, Numbers
 from rltrace.portable_keys import portable_key
-from rltrace.trace.format.activation_rows import ModuleCall, OpRows, Part
+from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpRows, Part
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import Column, Kind, RowFlag
 from rltrace.trace.kernels.evidence import Evidence, kernel_text
@@ -94,28 +94,50 @@ def short_name(op: str) -> str:
 def own_ops(keying: Keying, call: ModuleCall) -> list[OwnOp]:
     """Ops of a call, without those of submodules that have a partner, views and allocations, in order. Raises
     HoleError."""
+    return _ops_in(keying, call, (call.first_row, call.end_row), lambda module: keying.is_part(module, call.module))
+
+
+def _ops_in(
+    keying: Keying, call: ModuleCall, rows: tuple[int, int], belongs: Callable[[str], bool] = lambda module: True
+) -> list[OwnOp]:
+    """Ops of the stream of a call that compute something, between two rows, of modules that belong. Raises
+    HoleError."""
     call_range = keying.call_range.rank_of(call)
     if call_range.recorded is None:
         return []
     view = StreamView(call_range.recorded.process, call_range.recorded.stream)
-    rows = view.read(call.first_row, min(call.end_row, view.rows)).rows
+    read = view.read(rows[0], min(rows[1], view.rows)).rows
     outer = (call, *keying.call_range.around(call))[-1]
     found = []
-    for i in range(len(rows)):
-        computes = not (rows.has(i, int(RowFlag.VIEW)) or rows.has(i, int(RowFlag.ALLOCATION)))
-        is_own = rows.columns[i, Column.KIND] == Kind.OP and keying.is_part(view.module(rows, i), call.module)
-        if computes and is_own:
-            found.append(_own_op(call_range, view, rows, i, call, outer))
+    for i in range(len(read)):
+        computes = not (read.has(i, int(RowFlag.VIEW)) or read.has(i, int(RowFlag.ALLOCATION)))
+        if computes and read.columns[i, Column.KIND] == Kind.OP and belongs(view.module(read, i)):
+            found.append(_own_op(call_range, view, read, i, call, outer))
     return found
 
 
 def _of_module(keying: Keying, call: ModuleCall, path: str | None) -> list[OwnOp]:
-    """The same, split where attention is a point within the call: its ops, or those up to it."""
+    """Those of a module, split where attention is a point within the call: its ops, or those up to it."""
     ops = own_ops(keying, call)
     at = next((k for k, op in enumerate(ops) if ATTENTION in op.name), None)
-    if at is None or path is None or f"{call.module}.{ATTENTION}" not in (keying.compared or ()):
+    if at is None or f"{call.module}.{ATTENTION}" not in (keying.compared or ()):
         return ops
     return ops[:at] if path == call.module else ops[at:]
+
+
+def _leading_to(keying: Keying, call: ModuleCall, since: ModuleCall | None, tensor: ActivationRows) -> list[OwnOp]:
+    """The ops, of whatever module, that ran since a call up to the one that made an input of another call. Raises
+    HoleError."""
+    outer = (call, *keying.call_range.around(call))[-1]
+    declared = point_of(tensor) is not None  # and so perhaps made within the call, from its arguments
+    first = outer.first_row if since is None else since.end_row
+    ops = _ops_in(keying, call, (first, call.end_row if declared else call.first_row))
+    made = (k for k, op in enumerate(ops, 1) if op.rows and any(x.whole == tensor.whole for x in _written(op.rows)))
+    return ops[: next(made, len(ops))]
+
+
+def _written(op: OpRows) -> list[ActivationRows]:
+    return [tensor for tensor in op.tensors if tensor.part is Part.OUTPUT]
 
 
 def computing(ops: Sequence[OwnOp]) -> list[OwnOp]:
@@ -251,6 +273,9 @@ class _Item:
     """Whether a row of both differs; None: unknown."""
 
 
+OpsOf = Callable[[Keying, ModuleCall], list[OwnOp]]
+
+
 def first_op(
     a: Keying,
     call_a: ModuleCall,
@@ -258,16 +283,14 @@ def first_op(
     call_b: ModuleCall,
     ranks: Numbers,
     diverging: Keys,
-    path: Pair[str] | None = None,
+    ops_of: OpsOf = own_ops,
 ) -> FirstOp:
-    """The first of the module's ops whose rows differ, in a call of A and one of B that computed the same row.
+    """The first of the ops whose rows differ, in a call of A and one of B that computed the same row.
 
-    ``diverging``: keys of the rows whose inputs agree; other rows of an op may differ. ``path``: of the module, where
-    it may be a point within the calls.
+    ``diverging``: keys of the rows whose inputs agree; other rows of an op may differ. ``ops_of``: the ops of a side.
     """
-    paths = (None, None) if path is None else (path.a, path.b)
     try:
-        every = _of_module(a, call_a, paths[0]), _of_module(b, call_b, paths[1])
+        every = ops_of(a, call_a), ops_of(b, call_b)
     except HoleError as error:
         return _unknown(f"its ops cannot be read: {error}")
     if not any(every):
@@ -430,7 +453,7 @@ def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers)
         ]  # before the projection after it
         inside = points + [one for one in modules if one.result.path.a in within and one not in points]
         if not any(other.result.path.a in candidates for other in inside):
-            found.append(_origin(counted, inside, a, b, ranks))
+            found.append(_origin(counted, inside, modules, a, b, ranks))
     given = _given_origin(modules, a, b, ranks)
     if given is not None:
         return [given, *(origin for origin in found if origin.path != given.path)]
@@ -447,30 +470,75 @@ def _submodules(call_range: CallRange) -> Mapping[str, frozenset[str]]:
     return {path: frozenset(inside) for path, inside in found.items()}
 
 
-def _origin(counted: Counted, inside: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> ModuleOrigin:
+def _origin(
+    counted: Counted, inside: Sequence[Counted], modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers
+) -> ModuleOrigin:
     tensor, at = _first_row(counted)
-    calls = calls_of(tensor, at)
+    calls, path = calls_of(tensor, at), counted.result.path
     diverging = tensor.b.keys[tensor.pairs.b[np.isin(tensor.pairs.ids, counted.diverging)]]
-    found = first_op(a, calls[0], b, calls[1], ranks, diverging, counted.result.path)
-    first = _check_distance(found, counted)
     given = _given_otherwise(counted, inside)
-    if given:
-        first = replace(first, explanation=f"{given} differs already: {first.explanation}")
+    if given is None or str(given[0].result.path.a).endswith(f".{ATTENTION}"):
+        paths = {id(a): path.a, id(b): path.b}
+
+        def of_module(side: Keying, call: ModuleCall) -> list[OwnOp]:
+            return _of_module(side, call, paths[id(side)])
+
+        found = first_op(a, calls[0], b, calls[1], ranks, diverging, of_module)
+    else:
+        found = _first_leading(given[1], given[2], modules, (a, b), ranks)
+    first = _check_distance(found, counted)
+    if given is not None:
+        what = f"what {given[0].result.path.b} is given ({given[3]})"
+        first = replace(first, explanation=f"{what} differs already: {first.explanation}")
     counts = len(counted.diverging), counted.agreeing
-    return _module_origin(counted.result.path, counts, calls, (tensor, at), first, own=bool(inside))
+    return _module_origin(path, counts, calls, (tensor, at), first, own=bool(inside))
 
 
-def _given_otherwise(counted: Counted, inside: Sequence[Counted]) -> str:
-    """What the first module within ``counted`` is given that differs on rows that diverge, in words; empty: nothing."""
+def _given_otherwise(counted: Counted, inside: Sequence[Counted]) -> tuple[Counted, PairedTensor, int, str] | None:
+    """The first module within ``counted`` that is given something that differs on rows that diverge: which tensor, at
+    which pair, and the names of all such tensors."""
     for one in inside:
-        names = [
-            tensor.name.b
+        found = [
+            (tensor, int(at[0]))
             for tensor, equal in zip(one.paired.tensors, one.same, strict=True)
-            if tensor.part is Part.INPUT and np.isin(tensor.pairs.ids[~equal], counted.diverging).any()
+            if tensor.part is Part.INPUT
+            and len(at := np.flatnonzero(~equal & np.isin(tensor.pairs.ids, counted.diverging)))
         ]
-        if names:
-            return f"what {one.result.path.b} is given ({', '.join(name or 'its input' for name in names)})"
-    return ""
+        if found:
+            names = ", ".join(tensor.name.b or "its input" for tensor, _ in found)
+            return one, *found[0], names
+    return None
+
+
+def _first_leading(
+    tensor: PairedTensor, at: int, modules: Sequence[Counted], sides: tuple[Keying, Keying], ranks: Numbers
+) -> FirstOp:
+    """The first op whose rows differ since the last module with a partner that ran before on both sides, in whatever
+    module, up to those that made an input."""
+    calls, recorded = calls_of(tensor, at), []
+    for table, row in ((tensor.a, tensor.pairs.a[at]), (tensor.b, tensor.pairs.b[at])):
+        recorded.append(table.sources[table.source[row]][1].tensor)
+    since: tuple[ModuleCall | None, ModuleCall | None] = None, None
+    for one in modules:
+        for output in one.paired.of(Part.OUTPUT):
+            ended = _last_before(sides[0], output.a, calls[0]), _last_before(sides[1], output.b, calls[1])
+            if ended[0] and ended[1] and (since[0] is None or ended[0].end_row > since[0].end_row):
+                since = ended
+    of = {id(side): (k, recorded[k]) for k, side in enumerate(sides)}
+    diverging = tensor.b.keys[tensor.pairs.b[at : at + 1]]
+
+    def leading(side: Keying, call: ModuleCall) -> list[OwnOp]:
+        number, own = of[id(side)]
+        return _leading_to(side, call, since[number], own)
+
+    return first_op(sides[0], calls[0], sides[1], calls[1], ranks, diverging, leading)
+
+
+def _last_before(keying: Keying, table: KeyedTable, call: ModuleCall) -> ModuleCall | None:
+    """The last call that returned rows of a table and ended before another call of the same forward pass."""
+    grid = keying.grid(call)
+    own = (one for one, rows in table.sources if rows.grid is grid and one.end_row <= call.first_row)
+    return max(own, key=lambda one: one.end_row, default=None)
 
 
 def _module_origin(
@@ -561,14 +629,21 @@ def _input_origins(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numb
         for tensor, equal in zip(counted.paired.tensors, counted.same, strict=True):
             differing = np.flatnonzero(~equal)
             if tensor.part is Part.INPUT and len(differing):
-                return [_input_origin(counted, tensor, int(differing[0]), len(differing), a, b, ranks)]
+                place = tensor, int(differing[0])
+                return [_input_origin(counted, place, len(differing), modules, (a, b), ranks)]
     return []
 
 
 def _input_origin(
-    counted: Counted, tensor: PairedTensor, at: int, rows: int, a: Keying, b: Keying, ranks: Numbers
+    counted: Counted,
+    place: tuple[PairedTensor, int],
+    rows: int,
+    modules: Sequence[Counted],
+    sides: tuple[Keying, Keying],
+    ranks: Numbers,
 ) -> ModuleOrigin:
-    calls, place, counts = calls_of(tensor, at), (tensor, at), (rows, len(tensor.pairs.ids))
+    (tensor, at), (a, b) = place, sides
+    calls, counts = calls_of(tensor, at), (rows, len(tensor.pairs.ids))
     outer = a.call_range.parent(calls[0]), b.call_range.parent(calls[1])
     name, path = tensor.name.b or "its input", counted.result.path
     grid = b.grid(calls[1])
@@ -580,6 +655,6 @@ def _input_origin(
         text = f"{name} of {path.b}, which the program passes in, differs between the two sides"
         first = FirstOp(Pair(None, None), (), Reason.INPUTS, text)
         return _module_origin(path, counts, calls, place, first, own=False)
-    first = first_op(a, outer[0], b, outer[1], ranks, tensor.b.keys[tensor.pairs.b[at : at + 1]])
+    first = _first_leading(tensor, at, modules, sides, ranks)
     first = replace(first, explanation=f"{name}, which it passes to {path.b}, already differs: {first.explanation}")
     return _module_origin(Pair(outer[0].module, outer[1].module), counts, (outer[0], outer[1]), place, first, own=True)

@@ -73,7 +73,7 @@ def test_programs_that_agree_are_bitwise_equal(tmp_path: Path) -> None:
         ("layers.0.down", "arguments", Reason.ARGUMENTS, "alpha=1.0009765625"),
         ("layers.1.down", "dtype", Reason.DTYPE, "in float32 against bfloat16"),
         ("layers.0.attention.value", "shape", Reason.OPERATOR, "add"),
-        ("layers.1.attention", "own", Reason.OPERATOR, "abs, mul in B"),
+        ("layers.1.attention", "own", Reason.OPERATOR, "abs, mul, add in B"),
     ],
 )
 def test_the_module_that_parts_is_named(tmp_path: Path, at: str, twist: str, reason: Reason, words: str) -> None:

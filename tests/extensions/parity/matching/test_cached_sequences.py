@@ -100,17 +100,22 @@ def test_what_attention_reads_differs_apart_from_attention(
     assert parity.b.excused == (packed or len(SEQUENCES))
 
 
-@pytest.mark.parametrize(("twist", "first"), [("", []), ("round", ["Policy.layers.0.norm"])])
+@pytest.mark.parametrize(
+    ("twist", "first"), [("", []), ("round", ["Policy.layers.0.norm"]), ("sum", ["Policy.layers.0"])]
+)
 def test_a_norm_that_adds_the_residual_is_compared_by_the_sum(tmp_path: Path, twist: str, first: list[str]) -> None:
-    """The engine's is given two terms and returns the sum too; the trainer's is given the sum, and may round it."""
+    """The engine's is given two terms and returns the sum too; the trainer's is given the sum, and may round it, or add
+    otherwise: then the ops of both since the last point are those of the sum, in whatever module."""
     trainer = policy()
     for layer in trainer.layers:
         layer.norm = Norm()  # type: ignore[assignment]
-    trainer.layers[0].norm.twist = twist  # type: ignore[assignment, union-attr]
+    trainer.layers[0].twist = trainer.layers[0].norm.twist = twist  # type: ignore[assignment, union-attr]
     parity = compared(tmp_path, Engine(trainer, batch=3), trainer).parity
     assert {one.path.b: one.rows for one in parity.modules}["Policy.layers.0.norm"] == FED
     assert parity.verdict is (ParityVerdict.DIFFERS if twist else ParityVerdict.BITWISE)
     assert [one.path.b for one in parity.origins] == first
+    if twist == "sum":
+        assert parity.origins[0].explanation.endswith("norm is given (x) differs already: add in A, sub in B")
 
 
 @pytest.mark.parametrize(
