@@ -12,6 +12,7 @@ from views import both, compare_in, paths_in
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.causes.carried_state import carried_step
 from rltrace.testing import In, TraceBuilder
+from rltrace.testing.builder import LAYOUT
 from rltrace.trace.format.schema import Generator, Kind, Origin, Step
 from rltrace.trace.read.reader import open_trace
 
@@ -133,10 +134,13 @@ def test_data(tmp_path: Path, site: Any, expected: tuple[str, str]) -> None:
     assert (found.cause, lost(found)) == (Cause.OUTSIDE, expected)
 
 
-def use_of_weight(name: str, **fields: Any) -> Do:
+def use_of_weight(name: str, dtype_of_b: str = "float32", **fields: Any) -> Do:
     """Reads what an op of A wrote before the step, and what came from outside in B."""
+    layouts = {"a": [LAYOUT], "b": [(dtype_of_b, *LAYOUT[1:])]}
     links = {"a": In(0, "weight of a"), "b": In(origin=Origin.OUTSIDE, digest="weight of b")}
-    return lambda trace, side: trace.op(name, inputs=[links[side]], outputs=[f"y{side}"], **fields)
+    return lambda trace, side: trace.op(
+        name, inputs=[links[side]], outputs=[f"y{side}"], layouts=layouts[side], **fields
+    )
 
 
 def test_a_tensor(tmp_path: Path) -> None:
@@ -145,6 +149,8 @@ def test_a_tensor(tmp_path: Path) -> None:
     assert (found.cause, found.not_restored and found.not_restored.kind) == (Cause.BEFORE_WINDOW, "tensor")
     assert found.explanation.endswith("(row 0) in A, it was loaded or made outside the recorded ops in B")
     assert "was not restored: it differs at its first use; aten.mm.default at " in found.explanation
+    found = shifted(tmp_path / "dtype", use_of_weight(MM, "float16", module="policy"))
+    assert " of policy came back in another dtype (float32 in A, float16 in B): it differs at " in found.explanation
 
 
 @pytest.mark.parametrize("made_by", ["b", "ab"])

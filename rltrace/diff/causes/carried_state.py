@@ -20,6 +20,7 @@ from rltrace.diff.base.row_diff import input_text
 from rltrace.diff.base.view import StreamView, is_shifted
 from rltrace.diff.causes.events import INPUT_EVENTS, MAX_ROWS_BACK, event_at, outside_digests
 from rltrace.diff.causes.inputs import Input, numbers_of_input
+from rltrace.diff.causes.no_op_writes import layouts_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.events import DIGEST
 from rltrace.trace.format.rows import Rows
@@ -58,12 +59,20 @@ def carried_input(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -> J
     scaler = any(writer is not None and writer.op == SCALES for writer in writers)
     if scaler or a.phase == Phase.OPTIMIZER.name.lower():
         lost = NotRestored("scaler", "the gradient scaler") if scaler else NotRestored("optimizer", _optimizer_name(a))
-        noun = f"the state of {lost.name} was not restored: {what}"
+        noun = f"the state of {lost.name} {_was(a, b, operand.place)}: {what}"
     else:
         lost = NotRestored("tensor", what + (f" of {a.module}" if a.module else ""))
-        noun = f"{lost.name} was not restored: it"
+        noun = f"{lost.name} {_was(a, b, operand.place)}: it"
     why = f"{noun} {numbers_of_input(a, b, operand)} at its first use; {words[0]} in A, {words[1]} in B"
     return Judgement(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why, not_restored=lost)
+
+
+def _was(a: RowAt, b: RowAt, place: int) -> str:
+    """What became of state that the two sides read otherwise."""
+    dtypes = [layouts[place][0] for layouts in map(layouts_of, (a, b)) if place < len(layouts)]
+    if len(set(dtypes)) == 2:
+        return f"came back in another dtype ({dtypes[0]} in A, {dtypes[1]} in B)"
+    return "was not restored"
 
 
 SCALES = "aten._amp_update_scale_.default"
@@ -299,7 +308,7 @@ def _of_data(context: DiffContext, finding: Finding) -> Finding | None:
         return _with(finding, NotRestored("data", "data loader"), "the position of the data loader was not restored")
     if finding.cause is not Cause.OUTSIDE:
         return None
-    why = "other data came in from outside torch: its position, or a generator outside torch, was not restored"
+    why = "other data came in from outside torch: its position, a generator or other state there was not restored"
     return _with(finding, NotRestored("data", "data from outside torch"), why)
 
 
