@@ -208,6 +208,25 @@ def test_steps_that_compute_the_same_are_not_called_identical_where_events_diffe
     assert [line.a for line in lines if line.relation is Relation.DIFFERS] == [10, 34]
 
 
+def test_an_extra_draw_is_placed_between_two_events(compared: Any) -> None:
+    """Of NumPy's own generator, drawn from in B alone between two steps, long before a batch is sampled with it."""
+
+    def program(is_b: bool) -> None:
+        env = Walk(length=99)
+        env.reset(seed=0)
+        for step in range(9):
+            if is_b and step == 5:
+                np.random.rand(3)
+            env.step(1)
+        network()(torch.from_numpy(np.random.rand(1).astype(np.float32)))
+
+    found = compared(program).first_value
+    assert found.cause is Cause.OUTSIDE
+    assert "; NumPy's generator was drawn from, or seeded, otherwise between row " in found.explanation
+    assert "(environment 0, step 5) and row" in found.explanation
+    assert found.explanation.endswith("(environment 0, step 6)")
+
+
 def test_rows_after_an_event_that_differs_are_not_called_identical(compared: Any) -> None:
     """A finding that goes back to nothing: the events before it that differ are mentioned beside its equal ops."""
 

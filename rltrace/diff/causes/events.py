@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -297,12 +298,32 @@ SEEDING_EVENTS = (Kind.SEED, Kind.ENVIRONMENT_MADE, Kind.ENVIRONMENT_RESET)
 
 def seeding_notes(context: DiffContext, end: int, end_b: int | None, about: EventPair | None) -> list[str]:
     """Clauses on seeding before row ``end``; ``about``: the event at ``end`` that differs; None: it is an op."""
-    if context.a.shortcuts.bisection and not any(_has_seeding(view) for view in (context.a, context.b)):
-        return []
+    has_seeding = any(_has_seeding(view) for view in (context.a, context.b))
     try:
-        return seeding_texts(list(events_before(context, end, end_b, bool, kinds=SEEDING_EVENTS)), about)
+        texts = otherwise_drawn_texts(chain(filter(None, [about]), events_before(context, end, end_b, bool)))
+        if context.a.shortcuts.bisection and not has_seeding:
+            return texts
+        return [*seeding_texts(list(events_before(context, end, end_b, bool, kinds=SEEDING_EVENTS)), about), *texts]
     except HoleError:
         return []
+
+
+def otherwise_drawn_texts(pairs: Iterable[MatchedEvent]) -> list[str]:
+    """The clause on the two events between which Python's or NumPy's generator came into another state on one side;
+    ``pairs``: the last first."""
+    later: MatchedEvent | None = None
+    for pair in pairs:
+        if pair.shared_generators_equal and later is not None:
+            states = ((name, later.event_a.evidence(name), later.event_b.evidence(name)) for name in GENERATORS[1:])
+            names = [name.removesuffix(" generator") for name, a, b in states if a != b]
+            places = [
+                f"row {each.row:,} ({each.event_a.what}, {_at(each.event_a, each.event_b)})" for each in (pair, later)
+            ]
+            return [f"{_owners(names)} was drawn from, or seeded, otherwise between {' and '.join(places)}"]
+        if pair.shared_generators_equal:
+            break
+        later = pair
+    return []
 
 
 def seeding_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> list[str]:
