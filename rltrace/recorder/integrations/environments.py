@@ -1,9 +1,10 @@
-"""Environments of Gymnasium and Gym: events for every reset, step and construction, whatever code calls them.
+"""Environments of Gymnasium, Gym, PettingZoo and dm_env: events for every reset, step and construction.
 
-Patches ``step`` and ``reset`` of ``gymnasium.Env`` and of all of its subclasses, made by ``gymnasium.make`` or not. Of
-a stack of wrappers the outermost call is the event, as its result is what the program gets; the calls that an
-environment makes to environments inside it are not recorded. Classes with the same interface that do not derive from
-``Env`` are not seen. ``info`` is not recorded: it may hold times.
+Patches ``step`` and ``reset`` of ``gymnasium.Env``, of what is one in the other libraries (PettingZoo's parallel
+environments), and of all subclasses, made by ``gymnasium.make`` or not, whatever code calls them. Of a stack of
+wrappers the outermost call is the event, as its result is what the program gets; the calls that an environment makes to
+environments inside it are not recorded. Classes with the same interface that do not derive from these are not seen.
+``info`` is not recorded: it may hold times.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Environment:
 
     __slots__ = (
         *("_forms", "_generator", "_read_state", "base", "construction"),
-        *("name", "owner", "resets", "step_forms", "steps"),
+        *("name", "owner", "resets", "step_forms", "steps", "takes_seeds"),
     )
 
     def __init__(self, name: str, owner: str, construction: int = 0, base: Callable[[], Any] = lambda: None) -> None:
@@ -76,6 +77,8 @@ class Environment:
         """Number of the environment in the order of construction, from 1; 0: it was constructed before recording."""
         self.steps = 0
         self.resets = 0
+        self.takes_seeds = True
+        """Whether its resets may be given one."""
         self._forms: dict[tuple[Kind, Sequence[str], Sequence[str], Sequence[str], str], EventForm] = {}
         self.step_forms: dict[tuple[type, ...], StepForm] = {}
         """By the types of the reward and of what says that the episode has ended."""
@@ -89,7 +92,8 @@ class Environment:
         key = kind, digests, integers, floats, wrappers
         found = self._forms.get(key)
         if found is None:
-            counts = ("reset", "seed", "made") if kind is Kind.ENVIRONMENT_RESET else ("step",)
+            seeds = ("seed",) * self.takes_seeds
+            counts = ("reset", *seeds, "made") if kind is Kind.ENVIRONMENT_RESET else ("step",)
             found = EventForm(
                 *(kind, self.name, self.owner, counts, GENERATORS),
                 *(tuple(digests), tuple(integers), tuple(floats)),
@@ -316,11 +320,17 @@ CallStart = tuple[int, tuple[int, ...]]
 cells with the value of the action."""
 
 
+def _of_time_step(step: Any) -> tuple[Any, ...]:
+    """What an environment of dm_env returned, as one of Gym would return it."""
+    return step.observation, step.reward, step.last(), {}
+
+
 class Environments:
     """Patches ``step`` and ``reset``."""
 
-    def __init__(self, context: IntegrationContext) -> None:
+    def __init__(self, context: IntegrationContext, *, of_dm_env: bool = False) -> None:
         self._context = context
+        self._of_dm_env = of_dm_env
 
     @property
     def methods(self) -> dict[str, MethodDecorator]:
@@ -383,6 +393,7 @@ class Environments:
         return replacement
 
     def _write_step(self, env: Any, environment: Environment, before: CallStart, result: Any, frame: FrameType) -> None:
+        result = _of_time_step(result) if self._of_dm_env else result
         if not isinstance(result, tuple) or len(result) not in (4, 5):
             return
         (action, states), digest, reward, ends = before, self._context.digests.digest, result[1], result[2:-1]
@@ -414,6 +425,8 @@ class Environments:
     def _write_reset(
         self, env: Any, environment: Environment, before: CallStart, result: Any, frame: FrameType
     ) -> None:
+        if self._of_dm_env:
+            environment.takes_seeds, result = False, result.observation
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         observation = result[0] if pair else result
         (seed, states), digests = before, self._context.digests
@@ -421,7 +434,10 @@ class Environments:
             seed = environment.seed_set_within()
         self._context.events.write(
             environment.form(Kind.ENVIRONMENT_RESET, _RESET, (), (), self._context.registry.wrappers_of(env)),
-            evidence=(environment.resets, seed, environment.construction, *states, *digests.cells(0, observation)),
+            evidence=(
+                *(environment.resets, *(seed,) * environment.takes_seeds, environment.construction),
+                *(*states, *digests.cells(0, observation)),
+            ),
             digests=[digests.digest(observation)],
             integers=(),
             floats=(),
@@ -448,7 +464,7 @@ def seed_of(seed: Any) -> int:
 # text: a program writes to another folder in every run.
 
 
-LIBRARIES: Final = ("gymnasium.", "gym.", "functools", "rltrace.recorder.")
+LIBRARIES: Final = ("gymnasium.", "gym.", "pettingzoo.", "dm_env.", "functools", "rltrace.recorder.")
 """Prefixes of modules whose frames are not the place where a program constructed or seeded something."""
 
 

@@ -71,6 +71,7 @@ class Integrations:
             _PatchedMethods(Environments(context).methods, context.calls, IN_EVENT),
             _PatchedMethods(construction.of_environments, context.constructions, IN_EVENT),
         )
+        of_dm_env = (_PatchedMethods(Environments(context, of_dm_env=True).methods, context.calls, IN_EVENT),)
         vector = (
             _PatchedMethods(Vectors(context).methods, context.calls, IN_VECTOR),
             _PatchedMethods(construction.of_vectors, context.constructions, IN_VECTOR),
@@ -79,6 +80,8 @@ class Integrations:
         roots = {
             "gymnasium.core": ("Env", environment),
             "gym.core": ("Env", environment),
+            "pettingzoo.utils.env": ("ParallelEnv", environment),
+            "dm_env._environment": ("Environment", (*of_dm_env, environment[1])),
             "gymnasium.vector.vector_env": ("VectorEnv", vector),
             "stable_baselines3.common.vec_env.base_vec_env": ("VecEnv", vector),
             "gymnasium.spaces.space": ("Space", space),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import abc
 import random
-from typing import Any
+import sys
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 from recorded import Record
@@ -200,3 +203,53 @@ def test_methods_of_a_mixin_are_events(record: Record) -> None:
         env.step(1)
     assert [event.kind for event in events(got)] == [Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP]
     assert "reset" not in vars(mixed)
+
+
+class TimeStep(NamedTuple):
+    """As dm_env's."""
+
+    step_type: int
+    reward: float | None
+    discount: float | None
+    observation: Any
+
+    def last(self) -> bool:
+        return self.step_type == 2
+
+
+class Root:
+    """Of which all environments of a library are subclasses."""
+
+
+def test_environments_of_other_libraries(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dm_env's return a time step and take no seed, PettingZoo's have what each agent gets in dictionaries."""
+    names = {"dm_env._environment": "Environment", "pettingzoo.utils.env": "ParallelEnv"}
+    modules = {name: ModuleType(name) for name in names}
+    roots = [type(root, (Root,), {}) for root in names.values()]
+    for (name, root), made in zip(names.items(), roots, strict=True):
+        setattr(modules[name], root, made)
+        monkeypatch.setitem(sys.modules, name, modules[name])
+
+    class Catch(roots[0]):  # type: ignore[misc]
+        def reset(self) -> TimeStep:
+            return TimeStep(0, None, None, np.zeros(1, np.float32))
+
+        def step(self, action: Any) -> TimeStep:
+            return TimeStep(2, 0.5, 1.0, np.ones(1, np.float32))
+
+    class Two(roots[1]):  # type: ignore[misc]
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            return {"a": seed, "b": 1}, {}
+
+        def step(self, actions: Any) -> Any:
+            return actions, {"a": 1.0, "b": 0.0}, {"a": False, "b": False}, {"a": False, "b": False}, {}
+
+    with record.block() as got:
+        for env, given, action in ((Catch(), {}, 1), (Two(), {"seed": 5}, {"a": 0, "b": 1})):
+            env.reset(**given)
+            env.step(action)
+    reset, step, parallel, joint = events(got)
+    assert "seed" not in reset.cells and reset.compared == {"observation": digest([0.0])}
+    assert (step.compared["observation"], step.compared["reward"], step.compared["done"]) == (digest([1.0]), 0.5, 1)
+    assert parallel.cells["seed"] == 5
+    assert set(joint.compared) == {"action", "observation", "reward", "terminated", "truncated"}
