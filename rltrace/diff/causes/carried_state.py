@@ -68,7 +68,7 @@ def carried_input(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -> J
 
 
 def _was(a: RowAt, b: RowAt, place: int) -> str:
-    """What became of state that the two sides read otherwise."""
+    """How state that the two sides read otherwise differs."""
     dtypes = [layouts[place][0] for layouts in map(layouts_of, (a, b)) if place < len(layouts)]
     if len(set(dtypes)) == 2:
         return f"came back in another dtype ({dtypes[0]} in A, {dtypes[1]} in B)"
