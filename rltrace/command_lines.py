@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from rltrace.extension import has_verb
 
 if TYPE_CHECKING:
     from rltrace.trace.read.reader import Trace
@@ -56,6 +58,11 @@ def parse_line(text: str) -> NextCommand:
         folder, words = str(Path(words[1]).expanduser()), words[3:]
     variables = dict(word.split("=", 1) for word in takewhile(_ASSIGNMENT.match, words))
     return NextCommand(tuple(words[len(variables) :]), folder, variables)
+
+
+def runnable(texts: Iterable[str]) -> tuple[str, ...]:
+    """Those of these commands whose verb is there: some verbs are of extensions."""
+    return tuple(text for text in texts if has_verb(parse_line(text).argv[1]))
 
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")

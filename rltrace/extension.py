@@ -134,6 +134,12 @@ def check_installed(options: RecordOptions) -> None:
     profiler(options)
 
 
+def has_verb(name: str) -> bool:
+    """Whether a verb of the command line is there: of the core, or of an extension that is installed."""
+    own = Path(__file__).with_name("commands") / f"{name.replace('-', '_')}.py"
+    return own.exists() or any(name in extension.verbs for extension in extensions())
+
+
 def findings() -> list[Any]:
     """The modules by which extensions read what they found."""
     return [import_module(extension.findings) for extension in extensions() if extension.findings]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import rltrace
+from rltrace.command_lines import in_folder, line, runnable
 
 PROGRAM = """
 import sys
@@ -79,6 +80,14 @@ def test_two_recordings_are_compared(core: Core) -> None:
     assert compared.returncode == 1, compared.stderr
     found = json.loads(compared.stdout)["first_value"]
     assert (found["op"], found["cause"]) == ("aten.mul.Tensor", "outside")
+
+
+def test_no_verb_of_an_extension_is_suggested(core: Core) -> None:
+    """Only commands that can be run."""
+    texts = [line("explain", "a.zarr"), in_folder("~/runs", {"A": "1"}, line("diff", "a.zarr", "b.zarr"))]
+    code = f"from rltrace.command_lines import runnable; print(*runnable({texts}))"
+    assert core.python("-c", code).stdout == f"{texts[1]}\n"
+    assert runnable(texts) == tuple(texts)
 
 
 def test_a_cause_is_confirmed(core: Core) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rltrace.command_lines import runnable
 from rltrace.commands._option_types import (
     COUNT,
     argument,
@@ -203,7 +204,7 @@ def _run(options: ConfirmOptions, arguments: ConfirmArguments) -> ExperimentResu
             narrate(f"interrupted; the same command resumes it, with the runs in {folder}")
             raise
     advice = advice_of(outcome, options, prepared, target, folder)
-    outcome = replace(outcome, advice=advice)
+    outcome = replace(outcome, advice=runnable(advice))
     write_outcome(target, outcome)
     if not quiet:
         narrate(f"the outcome is in {target}, the runs are in {folder}")

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from itertools import islice
 
-from rltrace.command_lines import line
+from rltrace.command_lines import line, runnable
 from rltrace.commands._option_types import STEP, argument, form_option, option, verb
 from rltrace.commands.console import emit, narrate
 from rltrace.trace.format.location import Location
@@ -62,7 +62,7 @@ def command(arguments: OpsArguments) -> None:
         if process.state == "running":
             narrate(f"{process.name} is still being recorded; these were its ops up to op {process.after_op:,}")
     if unreadable:
-        narrate(f"{counted(unreadable, 'row')} could not be read", hint=line("verify", trace))
+        narrate(f"{counted(unreadable, 'row')} could not be read", hint="".join(runnable([line("verify", trace)])))
 
 
 def _nothing(trace: Location, selectors: tuple[str, ...], steps: str | None, around: int | None) -> str:

@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.command_lines import difference, line, program, record_both
+from rltrace.command_lines import difference, line, program, record_both, runnable
 from rltrace.diff import suggested_commands
 from rltrace.diff.align.blocks import first_unequal_step, match_steps
 from rltrace.diff.base.bisect import OnProbe
@@ -568,7 +568,7 @@ class _Comparer:
             compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams}
             | {pool.name: pool.matched for pool in self.pools},
             unfinished=tuple(side for side, _ in evidence.unfinished),
-            advice=self._advice(verdict, decisive, holes),
+            advice=runnable(self._advice(verdict, decisive, holes)),
             decisive=decisive if verdict is Verdict.DIVERGED else None,
             notes=tuple(self.notes),
             drift=drift,
