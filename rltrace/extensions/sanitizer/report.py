@@ -192,13 +192,14 @@ def differs(trace: Path) -> bool:
 
 
 def report_recorded(trace: Path, options: RecordOptions, quiet: bool) -> bool:
-    """Name the ops that did not repeat themselves."""
-    if not options.repeat:
+    """Name the ops that did not repeat themselves, and say of each process how many were called again."""
+    if not options.repeat or quiet:
         return True
-    found = [one for process in open_trace(trace).processes if (one := found_in(process)) is not None]
-    unequal = [op for one in found for op in one.unequal]
-    for text in () if quiet else (*map(sentence, unequal[:SHOWN]), *(one.described()[1] for one in found)):
-        narrate(text)
-    if len(unequal) > SHOWN and not quiet:
+    found = [(p.name, one) for p in open_trace(trace).processes if (one := found_in(p)) is not None]
+    unequal = [(name, op) for name, one in found for op in one.unequal]
+    texts = [(name, sentence(op)) for name, op in unequal[:SHOWN]] + [(name, one.described()[1]) for name, one in found]
+    for name, text in texts:
+        narrate(f"{name}: {text}" if len(found) > 1 else text)
+    if len(unequal) > SHOWN:
         narrate(f"{len(unequal) - SHOWN:,} more did not repeat themselves", hint=f"{line('info', trace)} lists them")
     return True
