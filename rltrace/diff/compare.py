@@ -44,7 +44,6 @@ from rltrace.diff.base.model import (
 )
 from rltrace.diff.base.view import ALL, Shortcuts, StreamView
 from rltrace.diff.causes.events import outside_digests, trace_to_sent_event
-from rltrace.diff.causes.nondeterminism import advice_text
 from rltrace.diff.causes.rng import generators_note
 from rltrace.diff.edits import source_edits
 from rltrace.diff.finding_order import Order, OrderedFinding
@@ -534,7 +533,6 @@ class _Comparer:
         if self.shift is not None:
             why = f"{from_text(self.shift)}, {why}"
             self.notes += lost_state_notes(self.pairs, decisive)
-        self.notes += filter(None, [advice_text(decisive) if decisive is not None else None])
         so_far, _ = decide(assume_complete(evidence))
         if level == "op" and verdict is Verdict.DIVERGED:
             self.notes += filter(None, [equal_steps_note(self.pairs)])

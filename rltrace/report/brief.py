@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from rltrace.command_lines import NextCommand, parse_line
 from rltrace.diff.base.model import Comparison, Finding, Pair
+from rltrace.diff.causes.nondeterminism import advice_text
 from rltrace.experiment.outcome import ExperimentResult
 from rltrace.json import to_json
 from rltrace.report.groups import RunGroups
@@ -114,7 +115,7 @@ def brief_finding(finding: Finding | None) -> BriefFinding | None:
         _cut(finding.module),
         None if site is None else cut(f"{site.file}:{site.line} in {site.function}: {site.source}", MAX_TEXT),
         Pair(_cut(finding.kernel.a), _cut(finding.kernel.b)),
-        cut(finding.explanation, MAX_TEXT),
+        "; ".join(cut(text, MAX_TEXT) for text in (finding.explanation, advice_text(finding)) if text),
         finding.stack,
     )
 

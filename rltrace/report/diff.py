@@ -29,6 +29,7 @@ from rltrace.diff.base.model import (
     Structure,
     Verdict,
 )
+from rltrace.diff.causes.nondeterminism import advice_text
 from rltrace.diff.edits import nearest_edit
 from rltrace.diff.metrics.distances import MOST_ULP, Distances
 from rltrace.diff.metrics.series import RATE
@@ -223,6 +224,9 @@ def _finding(comparison: Comparison, finding: Finding) -> Iterator[Fact]:
     if streams:
         yield Fact("also in", (Code(streams_text(streams)), ", at the same place"))
     yield Fact("cause", f"{finding.cause.value}: {sentence(finding.explanation)}")
+    known = advice_text(finding)
+    if known is not None:
+        yield Fact("known", known)
     edited = nearest_edit(comparison.edits, finding) if finding == comparison.shown else None
     if edited is not None:
         yield Fact("edited", edited)

@@ -12,6 +12,8 @@ from programs import Do, Record
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
+from rltrace.report.brief import brief_comparison
+from rltrace.report.diff import verdict_document
 
 Kernel = tuple[tuple[str, object], ...]
 
@@ -113,8 +115,9 @@ def test_a_scan_that_is_seen_as_another_action(record: Record) -> None:
     assert first.kernel.a == first.kernel.b == "DeviceScanInitKernel<float>, DeviceScanKernel<plus float>"
     assert first.kernel_names.a == SCAN
     assert found.first == first and not found.unordered
-    said = [note for note in found.notes if "does not guarantee" in note]
-    assert len(said) == 1 and "aten.cumsum.default" in said[0] and "no deterministic form" in said[0]
+    (said,) = [fact.value for fact in verdict_document(found).findings[0].facts if fact.label == "known"]
+    assert "does not guarantee that aten.cumsum.default" in said and "no deterministic form" in said
+    assert "; PyTorch does not guarantee that" in brief_comparison(found, 1).finding.explanation
 
 
 def test_random_numbers_on_another_grid(record: Record) -> None:
