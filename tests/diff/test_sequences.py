@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rltrace.diff.base import sequences
 from rltrace.diff.base.sequences import (
     LEVEL_BITS,
     MAX_CELLS,
@@ -51,10 +54,26 @@ def test_common_ends(a: list[int], b: list[int]) -> None:
     assert common_suffix(tokens(a[::-1]), tokens(b[::-1])) == n
 
 
-@given(words, words)
-def test_longest_common_is_longest(a: list[int], b: list[int]) -> None:
-    """Pairs are equal, in order on both sides, and as many as the textbook table allows."""
+@contextmanager
+def followed_at_once(many: int, few: int) -> Iterator[None]:
+    """All diagonals are from ``many`` edits on, while more than ``few`` go on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequences, "MANY", many)
+        patch.setattr(sequences, "FEW", few)
+        yield
+
+
+at_once = st.sampled_from([(48, 16), (0, 0), (2, 1)])
+
+
+@given(words, words, at_once)
+def test_longest_common_is_longest(a: list[int], b: list[int], many: tuple[int, int]) -> None:
+    """Pairs are equal, in order on both sides, and as many as the textbook table allows; the same ones however the
+    diagonals are followed."""
     at_a, at_b = longest_common(tokens(a), tokens(b), SearchBudget(10**6))
+    with followed_at_once(*many):
+        again = longest_common(tokens(a), tokens(b), SearchBudget(10**6))
+    assert (at_a.tolist(), at_b.tolist()) == (again[0].tolist(), again[1].tolist())
     assert [a[i] for i in at_a] == [b[j] for j in at_b]
     assert all(np.diff(at_a) > 0) and all(np.diff(at_b) > 0)
     assert len(at_a) == longest_common_length(a, b)
@@ -108,11 +127,12 @@ def test_match_nth_pairs_the_nth_with_the_nth(a: list[int], b: list[int]) -> Non
     assert pairs == want
 
 
-@given(words, words)
-def test_reaching_an_end_with_the_fewest_edits(a: list[int], b: list[int]) -> None:
+@given(words, words, at_once)
+def test_reaching_an_end_with_the_fewest_edits(a: list[int], b: list[int], many: tuple[int, int]) -> None:
     """One side is used up as far as it matters, and no other place to stop needs fewer edits on the way."""
     both = set(a) & set(b)
-    x, y = reach_an_end(tokens(a), tokens(b), SearchBudget(10**6))
+    with followed_at_once(*many):
+        x, y = reach_an_end(tokens(a), tokens(b), SearchBudget(10**6))
     kept_a, kept_b = [t for t in a if t in both], [t for t in b if t in both]
     stop_a, stop_b = sum(t in both for t in a[:x]), sum(t in both for t in b[:y])
     assert not kept_a or stop_a == len(kept_a) or stop_b == len(kept_b)

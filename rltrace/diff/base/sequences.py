@@ -35,7 +35,7 @@ class SearchBudget:
             raise BudgetExceededError
 
 
-def common_prefix(a: Tokens, b: Tokens) -> int:
+def common_prefix(a: Tokens | Indices, b: Tokens | Indices) -> int:
     """Number of equal tokens at the start."""
     n = min(len(a), len(b))
     unequal = a[:n] != b[:n]
@@ -161,7 +161,7 @@ def reach_an_end(a: Tokens, b: Tokens, budget: SearchBudget) -> tuple[int, int]:
 def _first_border(a: list[int], b: list[int], budget: SearchBudget) -> tuple[int, int]:
     n, m = len(a), len(b)
     reach = {1: 0}
-    for d in range(n + m + 1):
+    for d in range(min(n + m + 1, MANY)):
         budget.spend(d + 1)
         for k in range(-d, d + 1, 2):
             x = start = _furthest(reach, k, d)
@@ -171,6 +171,13 @@ def _first_border(a: list[int], b: list[int], budget: SearchBudget) -> tuple[int
             if x >= n or x - k >= m:
                 return min(x, n), min(x - k, m)
             reach[k] = x
+    front = _Front(np.array(a), np.array(b), reach)
+    for d in range(MANY, n + m + 1):
+        diagonals, furthest = front.advance(d, budget)
+        ends = np.flatnonzero((furthest >= n) | (furthest - diagonals >= m))
+        if len(ends):
+            x, k = int(furthest[ends[0]]), int(diagonals[ends[0]])
+            return min(x, n), min(x - k, m)
     raise AssertionError("an end is reached after n + m edits at the latest")
 
 
@@ -198,7 +205,7 @@ def _middle(a: list[int], b: list[int], box: tuple[int, int, int, int], budget: 
     n, m = a1 - a0, b1 - b0
     delta = n - m
     forward, backward = {1: 0}, {1: 0}
-    for d in range((n + m + 1) // 2 + 1):
+    for d in range(min((n + m + 1) // 2 + 1, MANY)):
         budget.spend(2 * d + 2)
         for k in range(-d + 2 * max(0, d - m), d - 2 * max(0, d - n) + 1, 2):
             x = _furthest(forward, k, d)
@@ -218,7 +225,68 @@ def _middle(a: list[int], b: list[int], box: tuple[int, int, int, int], budget: 
             backward[k] = x
             if not delta & 1 and -d <= delta - k <= d and x + forward.get(delta - k, -1) >= n:
                 return a1 - x, b1 - x + k
+    own_a, own_b = np.array(a[a0:a1]), np.array(b[b0:b1])
+    fronts = _Front(own_a, own_b, forward), _Front(own_a[::-1], own_b[::-1], backward)
+    for d in range(MANY, (n + m + 1) // 2 + 1):
+        for is_back in (0, 1):
+            diagonals, furthest = fronts[is_back].advance(d, budget)
+            if delta & 1 == is_back:
+                continue
+            opposite = fronts[1 - is_back].at(delta - diagonals)
+            met = np.flatnonzero((abs(delta - diagonals) <= d - 1 + is_back) & (furthest + opposite >= n))
+            if len(met):
+                x, k = int(furthest[met[0]]), int(diagonals[met[0]])
+                return (a1 - x, b1 - x + k) if is_back else (a0 + x, b0 + x - k)
     raise AssertionError("two edit paths of half the length always meet")
+
+
+MANY = 48
+"""Edits from which on all diagonals are followed at once; fewer are faster one by one."""
+
+FEW = 16
+"""Diagonals that are followed one by one as far as they go."""
+
+
+class _Front:
+    """How far each diagonal was followed from one end of two sequences."""
+
+    def __init__(self, a: NDArray[np.int64], b: NDArray[np.int64], reach: dict[int, int]) -> None:
+        self._a, self._b = a, b
+        self._reach = np.full(len(a) + len(b) + 3, -2)
+        for k, x in reach.items():
+            if -len(b) <= k <= len(a):
+                self._reach[k + len(b) + 1] = x
+
+    def at(self, diagonals: Indices) -> Indices:
+        found: Indices = self._reach[diagonals + len(self._b) + 1]
+        return found
+
+    def advance(self, d: int, budget: SearchBudget) -> tuple[Indices, Indices]:
+        """The diagonals that ``d`` edits lead to, ascending, and how far."""
+        n, m = len(self._a), len(self._b)
+        diagonals = np.arange(-d + 2 * max(0, d - m), d - 2 * max(0, d - n) + 1, 2)
+        x = np.maximum(self.at(diagonals + 1), self.at(diagonals - 1) + 1)
+        start, going = int(x.sum()), np.arange(len(x))
+        while len(going) > FEW:
+            going = going[(x[going] < n) & (x[going] - diagonals[going] < m)]
+            going = going[self._a[x[going]] == self._b[x[going] - diagonals[going]]]
+            x[going] += 1
+        for k in going.tolist():
+            x[k] += self._equal_from(int(x[k]), int(x[k] - diagonals[k]))
+        budget.spend(d + 1 + int(x.sum()) - start)
+        self._reach[diagonals + m + 1] = x
+        return diagonals, x
+
+    def _equal_from(self, x: int, y: int) -> int:
+        """Number of equal tokens from these places on."""
+        done, size = 0, 64
+        while True:
+            a, b = (own[at + done : at + done + size] for own, at in ((self._a, x), (self._b, y)))
+            found = common_prefix(a, b)
+            done += found
+            if found < size:
+                return done
+            size *= 2
 
 
 def _furthest(reach: dict[int, int], k: int, d: int) -> int:
