@@ -90,6 +90,8 @@ RETURNED = "environment 0 (Walk) returned another"
          [f"{RETURNED} x at its reset 1", "its seed is 7 on both sides"]),
         (pair({"reset": 1, "seed": 7, "x": "p"}, {"reset": 1, "seed": NONE, "x": "q"}),
          ["environment 0 (Walk) was reset with seed 7 in A and no seed in B at its reset 1; it returned another x"]),
+        (pair({"reset": 1, "seed": 1 << 60, "x": "p"}, {"reset": 1, "seed": 1 << 61, "x": "q"}),
+         ["environment 0 (Walk) was reset with other seeds in B than in A at its reset 1; it returned another x"]),
         (pair({**STEP, "seed": 7, "x": "p"}, {**STEP, "x": "q"}), [f"{RETURNED} x at its step 812"]),
         (
             pair(

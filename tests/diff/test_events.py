@@ -208,6 +208,28 @@ def test_steps_that_compute_the_same_are_not_called_identical_where_events_diffe
     assert [line.a for line in lines if line.relation is Relation.DIFFERS] == [10, 34]
 
 
+@pytest.mark.parametrize("as_vector", [False, True])
+def test_environments_of_one_seed_are_said_to_return_the_same(compared: Any, as_vector: bool) -> None:
+    """Where those of the other side returned something else each."""
+
+    def program(is_b: bool) -> None:
+        seeds = [0, 0, 0] if is_b else [1, 2, 3]
+        if as_vector:
+            seen, _ = gymnasium.vector.AsyncVectorEnv([Noisy] * 3, context="fork").reset(seed=seeds)
+        else:
+            seen = np.stack([Noisy().reset(seed=seed)[0] for seed in seeds])
+        network()(torch.as_tensor(seen))
+
+    found = compared(program).first_value
+    assert found.op == "environment-reset"
+    assert "; in B environments 0, 1 and 2 returned the same; " in found.explanation
+
+
+class Noisy(Walk):
+    def __init__(self) -> None:
+        super().__init__(noise=1.0)
+
+
 def test_an_extra_draw_is_placed_between_two_events(compared: Any) -> None:
     """Of NumPy's own generator, drawn from in B alone between two steps, long before a batch is sampled with it."""
 

@@ -252,9 +252,15 @@ def _seeds(pair: MatchedEvent) -> list[str]:
     return ["it was reset without a seed" if seed == NONE else f"its seed is {seed} on both sides"]
 
 
+SEVERAL = 1 << 48
+"""Seeds of several environments are recorded as one number, a digest; no smaller one is taken for that."""
+
+
 def _seed_words(pair: MatchedEvent) -> str:
     """``seed 0 in A and no seed in B``."""
     seeds = pair.event_a.evidence("seed"), pair.event_b.evidence("seed")
+    if all(seed is not None and SEVERAL <= seed != NONE for seed in seeds):
+        return "other seeds in B than in A"
     words = ["no seed" if seed == NONE else f"seed {seed}" for seed in seeds]
     return f"{words[0]} in A and {words[1]} in B"
 
@@ -662,7 +668,7 @@ def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists:
         )
         a, b = (row, None) if side == "A" else (None, row)
         return make_finding(a, b, decided, min(later.identical_before, row.index), event=event)
-    texts = seeding_notes(context, pair.a.index, pair.b.index, pair)
+    texts = [*_alike_texts(pair), *seeding_notes(context, pair.a.index, pair.b.index, pair)]
     decided = event_judgement(pair, None, texts, _first_op(later, context.a.name), persists=persists)
     events = pair.event_a, pair.event_b
     names = ("seed",) * pair.is_seeded_differently + pair.differs
@@ -670,6 +676,33 @@ def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists:
     before = min(later.identical_before, pair.a.index)
     event = replace(event, cells=cells, components=pair.components)
     return make_finding(pair.a, pair.b, decided, before, event=event)
+
+
+ALIKE_ROWS = 512
+"""Rows before and after a reset among which those of other environments are looked for."""
+
+
+def _alike_texts(pair: EventPair) -> Iterator[str]:
+    """The clause on environments that returned the same as this one on one side only, as those with one seed do."""
+    found = [_alike(pair.a, pair.event_a), _alike(pair.b, pair.event_b)]
+    for side, names, others in (("A", found[0], found[1]), ("B", found[1], found[0])):
+        if len(names) > max(len(others), 1):
+            yield f"in {side} environments {joined(sorted(names))} returned the same"
+
+
+def _alike(row: RowAt, event: Event) -> list[int]:
+    """Numbers of the environments that returned the same at a reset of this number, those of a vector in this one."""
+    seen = event.recorded.get("observation")
+    if event.what.startswith("vector"):
+        count = seen.shape[0] if seen is not None and seen.shape else 0
+        one_by_one = np.reshape(seen.elements, (count, -1)).tolist() if seen is not None and count else []
+        return max(([k for k in range(count) if one_by_one[k] == own] for own in one_by_one), key=len, default=[])
+    first = max(row.index - ALIKE_ROWS, 0)
+    rows = row.view.read(first, min(row.index + ALIKE_ROWS, row.view.rows)).rows
+    places = np.flatnonzero(rows.column(Column.KIND) == Kind.ENVIRONMENT_RESET).tolist()
+    others = [event_at(RowAt(row.view, rows, at)) for at in places if event.evidence("reset") is not None]
+    same = (one for one in others if one.evidence("reset") == event.evidence("reset"))
+    return [int(one.what.split()[-1]) for one in same if one.compared == event.compared]
 
 
 def _first_op(later: Finding, stream: str) -> list[str]:
