@@ -55,6 +55,9 @@ MAX_LINES = 20
 EDIT_CONTEXT = 24
 """Characters of an edited line that are shown before its first change."""
 
+MAX_MOVED_ROWS = 3
+"""Rows at another place that are named."""
+
 MAX_OTHERS = 3
 """Other first differences of many streams that are shown with their evidence."""
 
@@ -704,4 +707,10 @@ def distances_text(found: Distances) -> str:
         (found.payloads, "NaN of other bits"),
         (found.infinities, "infinite on a side"),
     )
+    moved = [(a, b) for a, b in enumerate(found.rows_in_b) if a != b]
+    if moved:
+        rows = ", ".join(f"row {a:,} of A is row {b:,} of B" for a, b in moved[:MAX_MOVED_ROWS])
+        clauses.insert(0, f"the same rows in another order ({rows}{', …' if len(moved) > MAX_MOVED_ROWS else ''})")
+    if found.all_rows_equal:
+        clauses.insert(0, f"all rows of {found.all_rows_equal} are equal")
     return ", ".join([*clauses, *(f"{count:,} {words}" for count, words in counts if count)])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rltrace.diff.metrics import distances
 from rltrace.diff.metrics.distances import FLOATS, Bin, Distances, decoded, is_infinite, is_nan, measure
+from rltrace.report.diff import distances_text
 
 NARROW = [name for name, form in FLOATS.items() if form.bits <= 16]
 
@@ -160,3 +161,18 @@ def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = measure("float32", a, b, listed=9)
     monkeypatch.setattr(distances, "BLOCK", 4)
     assert measure("float32", a, b, listed=9) == whole and len(whole.worst) == 9
+
+
+def test_rows_in_another_order() -> None:
+    """Which row of B each row of A is, equal ones in their order; and rows that are all equal on one side alone."""
+    a = np.array([[1, 2], [3, 4], [1, 2], [5, 6]], np.float32)
+    found = measure("float32", a, a[[3, 0, 2, 1]])
+    assert found.rows_in_b == (1, 3, 2, 0)
+    said = (
+        "the same rows in another order (row 0 of A is row 1 of B, row 1 of A is row 3 of B, row 3 of A is row 0 of B)"
+    )
+    assert distances_text(found).startswith(f"{said}, 6 of 8 elements differ")
+    assert measure("float32", a, a).rows_in_b == measure("float32", a[:, 0], a[[3, 0, 2, 1], 0]).rows_in_b == ()
+    same = measure("float32", a, a[[1, 1, 1, 1]])
+    assert (same.rows_in_b, same.all_rows_equal) == ((), "B")
+    assert distances_text(same).startswith("all rows of B are equal, ")

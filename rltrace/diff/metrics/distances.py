@@ -185,6 +185,27 @@ class Distances:
     """Distances above 0, in bins that double, from 1 to the largest, without gaps."""
     worst: tuple[ElementPair, ...] = ()
     """Elements that differ most, those without a distance first; at most ``LISTED``."""
+    rows_in_b: tuple[int, ...] = ()
+    """The row of B that each row of A is, where the rows are the same in another order; else empty."""
+    all_rows_equal: str = ""
+    """``A`` or ``B``, where all rows of that side alone are equal."""
+
+
+MAX_MOVED_ROWS = 1 << 14
+"""Rows of the tensors that are looked for in another order."""
+
+
+def _with_rows(found: Distances, a: NDArray[Any], b: NDArray[Any]) -> Distances:
+    if not found.differing or a.ndim < 2 or not 1 < len(a) <= MAX_MOVED_ROWS:
+        return found
+    on_a, on_b = ([row.tobytes() for row in np.ascontiguousarray(side)] for side in (a, b))
+    alike = [len(set(rows)) == 1 for rows in (on_a, on_b)]
+    if sorted(on_a) != sorted(on_b):
+        return replace(found, all_rows_equal="AB"[alike[1]] if alike[0] != alike[1] else "")
+    places: dict[bytes, list[int]] = {}
+    for place in reversed(range(len(on_b))):
+        places.setdefault(on_b[place], []).append(place)
+    return replace(found, rows_in_b=tuple(places[row].pop() for row in on_a))
 
 
 def measure(dtype: str, a: NDArray[Any], b: NDArray[Any], listed: int = LISTED) -> Distances:
@@ -206,7 +227,7 @@ def measure(dtype: str, a: NDArray[Any], b: NDArray[Any], listed: int = LISTED) 
     for start in range(0, a.size, BLOCK):
         block = slice(start, start + BLOCK)
         found = _merged(found, _block(found, name, start, bits_a[block], bits_b[block], listed), listed)
-    return found
+    return _with_rows(found, a, b)
 
 
 def first_elements(dtype: str, array: NDArray[Any], count: int = LISTED) -> tuple[ElementPair, ...]:
