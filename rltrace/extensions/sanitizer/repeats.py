@@ -11,10 +11,10 @@ gets the bytes of the first launch back.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
@@ -79,6 +79,14 @@ KERNEL_KEYS: Final = (
 
 _PYTHON_KERNELS: set[str] = torch.library._impls
 """Kernels that Python code has registered, which may do anything: ``aten/fmod.Tensor/CPU``. The set grows."""
+
+
+def has_results(plan: OpPlan) -> bool:
+    """Whether an operator computes tensors; what others do, as those of torch's profiler, is not to be done twice."""
+    if plan.role is not Role.COMPUTE and not plan.arrives:
+        return False  # views, allocations, and what hands bytes on
+    schema = getattr(plan.func, "_schema", None)
+    return schema is None or plan.writes_any or any("Tensor" in str(value.type) for value in schema.returns)
 
 
 def never_repeated(plan: OpPlan) -> str:
@@ -265,6 +273,14 @@ class Repeats:
         self._left_out: dict[tuple[str, str], int] = {}
         """By name and reason, the calls."""
         self._recorded = 0
+        self._results: dict[int, bool] = {}
+
+    def has_results(self, plan: OpPlan) -> bool:
+        """``has_results``, once for each operator."""
+        found = self._results.get(plan.id)
+        if found is None:
+            found = self._results[plan.id] = has_results(plan)
+        return found
 
     def hook(self, stream: OpRecorder) -> RepeatHook:
         self._streams.add(stream.number)
@@ -337,7 +353,8 @@ class Repeats:
                 return
             saved = [result.clone() for result in first] if call.launch is not None else first
             digests = list(map(digest, first))
-        found: list[tuple[int, Tensor, Tensor]] = []
+            kind = self._counted(stream, call.plan, len(first))
+        is_equal = True
         with _put_back(call):
             for _ in range(self._times):
                 with own_work():
@@ -348,28 +365,29 @@ class Repeats:
                     with _RecordFunctionFast(OWN_WORK):
                         again = _call(func, args, kwargs)
                 except Exception as error:
+                    kind.calls -= 1
                     self.leave_out(call.plan, f"repeated, it raised {type(error).__name__}")
                     return
                 with own_work():
                     results = call.results(tensors, again)
-                    differ = [place for place, result in enumerate(results) if digest(result) != digests[place]]
-                    found += [(place, saved[place], results[place].clone()) for place in differ]
-        with own_work():
-            self._count(stream, call.plan, len(first), found)
+                    for place, result in enumerate(results):
+                        if digest(result) != digests[place]:
+                            is_equal = False
+                            with self._lock:
+                                kind.results[place] = None
+                                _measure(kind, saved[place], result)
+        if not is_equal:
+            with self._lock:
+                kind.differing += 1
+                kind.first = kind.first or (stream.number, stream.row)
 
-    def _count(self, stream: OpRecorder, plan: OpPlan, of: int, found: Sequence[tuple[int, Tensor, Tensor]]) -> None:
+    def _counted(self, stream: OpRecorder, plan: OpPlan, results: int) -> _Kind:
+        """The kind of a call that is repeated now, with that counted."""
         with self._lock:
             kind = self._kinds.setdefault((plan.id, stream.site), _Kind())
             kind.calls += 1
-            if not found:
-                return
-            kind.differing += 1
-            kind.of = max(kind.of, of)
-            if kind.first is None:
-                kind.first = stream.number, stream.row
-            for place, ours, theirs in found:
-                kind.results[place] = None
-                _measure(kind, ours, theirs)
+            kind.of = max(kind.of, results)
+            return kind
 
     def records(self) -> Iterable[Mapping[str, object]]:
         """The tally so far as one record, if it has grown; a later record replaces an earlier one."""
@@ -415,7 +433,10 @@ def _free_bytes(device: torch.device) -> int:
     """Bytes of memory of a device that are free."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for text in Path("/proc/meminfo").read_text().splitlines():
+        if text.startswith("MemAvailable:"):
+            return int(text.split()[1]) << 10
+    return 0
 
 
 # --- the hook ---------------------------------------------------------------------------------------------------------
@@ -430,8 +451,8 @@ class RepeatHook(OpHook[None]):
 
     def replacement(self, func: OpOverload) -> Run | None:
         plan = self._stream.process.calls.plan(func)
-        if plan.role is not Role.COMPUTE and not plan.arrives:
-            return None  # views, allocations, and what hands bytes on
+        if not self._repeats.has_results(plan):
+            return None
         why = never_repeated(plan)
         if why:
             self._repeats.leave_out(plan, why)
