@@ -48,6 +48,9 @@ MAX_KINDS: Final = 1_000
 SMALL: Final = 1 << 26
 """Bytes that are copied without a look at what memory is free."""
 
+PARALLEL: Final = 1 << 15
+"""Elements from which on torch splits the work of most ops between its threads (``at::internal::GRAIN_SIZE``)."""
+
 MEASURED: Final = 1 << 24
 """Elements of a result whose distance is measured, at most."""
 
@@ -273,6 +276,7 @@ class Repeats:
         self._left_out: dict[tuple[str, str], int] = {}
         """By name and reason, the calls."""
         self._recorded = 0
+        self._load: Tensor | None = None
         self._results: dict[int, bool] = {}
 
     def has_results(self, plan: OpPlan) -> bool:
@@ -359,6 +363,7 @@ class Repeats:
             for _ in range(self._times):
                 with own_work():
                     func, args, kwargs, tensors = call.fresh()
+                    self._wake_threads(tensors)
                     if call.generator is not None and not call.takes_generator and call.state is not None:
                         call.generator.set_state(call.state)
                 try:
@@ -380,6 +385,13 @@ class Repeats:
             with self._lock:
                 kind.differing += 1
                 kind.first = kind.first or (stream.number, stream.row)
+
+    def _wake_threads(self, tensors: Sequence[Tensor]) -> None:
+        """Have torch's threads work, so that they are not idle as the op begins: many races need that."""
+        if torch.get_num_threads() > 1 and any(tensor.numel() >= PARALLEL for tensor in tensors):
+            if self._load is None:
+                self._load = torch.zeros(4 * PARALLEL)
+            self._load.add_(1)
 
     def _counted(self, stream: OpRecorder, plan: OpPlan, results: int) -> _Kind:
         """The kind of a call that is repeated now, with that counted."""
