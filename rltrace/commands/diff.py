@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rltrace.diff import Comparison
     from rltrace.diff.groups import Grouping
     from rltrace.experiment.confirm.saved_outcome import SavedOutcome
+    from rltrace.report.brief import Brief
     from rltrace.report.document import Document
 
 
@@ -81,7 +82,6 @@ def command(arguments: DiffArguments) -> int:
 def _print(a: Location, b: Location, arguments: DiffArguments) -> int:
     from rltrace.diff import CompareOptions, compare
     from rltrace.experiment.confirm.saved_outcome import find_outcome
-    from rltrace.report.brief import brief_comparison
 
     options = CompareOptions(strict=arguments.strict, tolerance=arguments.tolerance)
     saved = find_outcome(a, b, arguments.confirm)
@@ -97,20 +97,28 @@ def _print(a: Location, b: Location, arguments: DiffArguments) -> int:
         arguments.brief,
         comparison,
         lambda: _document(comparison, saved),
-        lambda: brief_comparison(comparison, status),
+        lambda: _brief(comparison, status),
         arguments.color,
     )
     return status
 
 
+def _brief(comparison: Comparison, status: int) -> Brief:
+    from rltrace.report.brief import brief_comparison
+
+    return brief_comparison(comparison, status)
+
+
 def _document(comparison: Comparison, saved: SavedOutcome | None) -> Document:
     """The report, and the outcome of the experiment on both, if any."""
-    from rltrace.report.confirm import saved_section
     from rltrace.report.diff import verdict_document
 
     document = verdict_document(comparison)
-    more = () if saved is None else (saved_section(saved),)
-    return replace(document, sections=(*document.sections, *more))
+    if saved is None:
+        return document
+    from rltrace.report.confirm import saved_section
+
+    return replace(document, sections=(*document.sections, saved_section(saved)))
 
 
 def _print_groups(arguments: DiffArguments) -> int:

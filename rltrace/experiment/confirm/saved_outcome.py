@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rltrace.experiment.confirm.capture import identity_of
 from rltrace.experiment.outcome import ExperimentResult, OutcomeError, outcome_path, read_outcome
 from rltrace.trace.format.location import Location
 from rltrace.trace.read.reader import open_trace
@@ -31,6 +30,8 @@ def find_outcome(a: Location, b: Location, file: Path | None = None) -> SavedOut
     path = file or outcome_path(a, b)
     if file is None and not path.exists():
         return None
+    from rltrace.experiment.confirm.capture import identity_of  # most traces have no outcome beside them
+
     try:
         outcome = read_outcome(path)
         subject = {side: identity_of(open_trace(trace)) for side, trace in (("a", a), ("b", b))}
