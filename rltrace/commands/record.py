@@ -30,7 +30,7 @@ from rltrace.commands._recording import Destination, record_command
 from rltrace.commands.console import ExitCode, complain
 from rltrace.errors import UsageError
 from rltrace.extension import check_installed, extensions, findings
-from rltrace.recorder.base.options import CHECKS, OPTIONS, WHERE, RecordOptions, check_options
+from rltrace.recorder.base.options import CHECKS, EXTENT, OPTIONS, RecordOptions, check_options
 from rltrace.trace.format.location import Location, TraceURL
 from rltrace.trace.format.root import NODES
 from rltrace.trace.format.schema import READS_WITHIN
@@ -42,10 +42,10 @@ class LauncherArguments:
     """What the launcher does with a recording; what is recorded is in ``RecordOptions``."""
 
     output: Location | None = option(
-        "-o", "--output", metavar="TRACE", group=WHERE, help="Trace to write; default: a new name."
+        "-o", "--output", metavar="TRACE", group=EXTENT, help="Trace to write; default: a new name."
     )
-    force: bool = option(group=WHERE, help="Replace an existing trace.")
-    quiet: bool = quiet_option(group=WHERE)
+    force: bool = option(group=EXTENT, help="Replace an existing trace.")
+    quiet: bool = quiet_option(group=EXTENT)
     against: Location | None = recorded("against", group=CHECKS)
     stop: bool = recorded("stop", group=CHECKS)
     exit_code: bool = option(group=CHECKS, help="End with 1 if it differs, 125 if that is not known.")

@@ -141,10 +141,9 @@ def _without_home(given: Mapping[str, str]) -> dict[str, str]:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-WHAT, WHEN, WHERE, CHECKS, VALUES = GROUPS = (
+WHAT, EXTENT, CHECKS, VALUES = GROUPS = (
     "What to record",
-    "When",
-    "Where to",
+    "When, and where to",
     "Checks",
     "Values, and activation rows",
 )
@@ -269,7 +268,7 @@ class RecordOptions:
         None,
         "--steps",
         "Ops of steps A to B, without B.",
-        WHEN,
+        EXTENT,
         "A:B",
         variable="RLTRACE_STEPS",
         parse=parse_steps,
@@ -277,13 +276,13 @@ class RecordOptions:
     )
     """Steps whose ops are rows; None: all."""
     asleep: bool = _option(
-        False, "--asleep", "Nothing, until rltrace arm requests steps.", WHEN, while_asleep=True, named=_plain
+        False, "--asleep", "Nothing, until rltrace arm requests steps.", EXTENT, while_asleep=True, named=_plain
     )
     until: int | None = _option(
         None,
         "--until",
         "End the program after this step.",
-        WHEN,
+        EXTENT,
         "STEP",
         while_asleep=True,
         narrated=", until step {} is done",
@@ -291,7 +290,7 @@ class RecordOptions:
     """End the program, as Ctrl-C would, once this step is done."""
 
     nodes: int = _option(
-        1, "--nodes", "Machines that record one run, each a part.", WHERE, "N", while_asleep=True, named=_plain
+        1, "--nodes", "Machines that record one run, each a part.", EXTENT, "N", while_asleep=True, named=_plain
     )
     """Machines that record one run, each with its own launcher."""
 
