@@ -113,8 +113,8 @@ def record_both(
     """Record a step of both programs, and so many before it, then compare the two recordings."""
     file_a, file_b = file_names(a, b, ending)
     return (
-        record_step(a, step_a, file_a, *options, variables=_extra_variables(a, b), earlier=earlier),
-        record_step(b, step_b, file_b, *options, variables=_extra_variables(b, a), earlier=earlier),
+        record_step(a, step_a, file_a, *options, variables=extra_variables(a, b), earlier=earlier),
+        record_step(b, step_b, file_b, *options, variables=extra_variables(b, a), earlier=earlier),
         line("diff", file_a, file_b),
     )
 
@@ -123,8 +123,8 @@ def record_whole(a: Trace, b: Trace, ending: str, *options: object) -> tuple[str
     """Record both programs from their start, then compare the two recordings."""
     file_a, file_b = file_names(a, b, ending)
     return (
-        record(a, file_a, *options, variables=_extra_variables(a, b)),
-        record(b, file_b, *options, variables=_extra_variables(b, a)),
+        record(a, file_a, *options, variables=extra_variables(a, b)),
+        record(b, file_b, *options, variables=extra_variables(b, a)),
         line("diff", file_a, file_b),
     )
 
@@ -195,7 +195,7 @@ def file_names(a: Trace, b: Trace, ending: str) -> tuple[str, str]:
     return (own, other) if own != other else (f"a-{own}", f"b-{other}")
 
 
-def _extra_variables(trace: Trace, other: Trace) -> dict[str, str]:
+def extra_variables(trace: Trace, other: Trace) -> dict[str, str]:
     """Recorded environment variables of ``trace`` that ``other`` does not have, or has with another value."""
     own, others = (_variables(t) for t in (trace, other))
     return {name: value for name, value in own.items() if others.get(name) != value}

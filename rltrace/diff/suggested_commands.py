@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rltrace.command_lines import file_name, file_names, line, record, record_both, record_whole, rerun
+from rltrace.command_lines import extra_variables, file_name, file_names, line, record, record_both, record_whole, rerun
 from rltrace.diff.base.model import Cause, Finding, Hole, Pair
 from rltrace.diff.causes.extra_ops import COMPILED
 from rltrace.selectors import escape
@@ -36,10 +36,11 @@ def run_eagerly(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     is_of_a = finding.b_index is None
     if not str(finding.op).startswith(COMPILED) or is_of_a == (finding.a_index is None):
         return ()
-    compiled = a if is_of_a else b
+    compiled, other = (a, b) if is_of_a else (b, a)
     file = file_name(compiled, "eager")
     pair = (file, b.path) if is_of_a else (a.path, file)
-    return record(compiled, file, "--compile", "eager"), line("diff", *pair)
+    variables = extra_variables(compiled, other)
+    return record(compiled, file, "--compile", "eager", variables=variables), line("diff", *pair)
 
 
 def compare_state(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from recorded import Record, Recorded, Row
@@ -162,6 +163,23 @@ def test_code_without_source_has_names_and_no_text(record: Record) -> None:
     assert frames(got.one("sin"))[:2] == [("<string>", "made", ""), ("<string>", "<module>", "")]
     assert frames(got.one("cos"))[0] == ("<string>", "<module>", "")
     assert frames(got.one("cos"))[1][2].startswith("eval(")
+
+
+def test_a_function_that_was_pickled_by_value_is_of_its_file(record: Record) -> None:
+    """cloudpickle, which sends functions to workers so, leaves the file's name to the globals of a function."""
+
+    def work() -> Any:
+        return torch.ones(1).sin()
+
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        sent = cloudpickle.loads(cloudpickle.dumps(work))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    ours, theirs = (record(one).one("sin") for one in (work, sent))
+    assert frames(theirs)[0] == frames(ours)[0]
+    assert theirs.line == "return torch.ones(1).sin()"
 
 
 PASSING_NAMES = {

@@ -170,9 +170,13 @@ class Sites:
         if found is None:
             self._codes[id(code)] = code
             line = frame.f_lineno or code.co_firstlineno
-            source = linecache.getline(code.co_filename, line, frame.f_globals).strip()
+            name = code.co_filename
+            if code.co_names in _CHILD_COMMANDS:
+                name = f"<frozen {code.co_names[0]}>"
+            elif name == _UNPICKLED:
+                name = str(frame.f_globals.get("__file__") or name)
+            source = linecache.getline(name, line, frame.f_globals).strip()
             call = _call(code, at, source) if len(_READS.findall(source)) > 1 else ""
-            name = code.co_filename if code.co_names not in _CHILD_COMMANDS else f"<frozen {code.co_names[0]}>"
             found = self._frames[id(code), at] = self._intern(name, code.co_qualname, line, source, call)
         return found
 
@@ -199,6 +203,9 @@ class Sites:
 
 _CHILD_COMMANDS: Final = {("multiprocessing.spawn", "spawn_main"), ("multiprocessing.forkserver", "main")}
 """The names in the commands with which multiprocessing starts Python."""
+
+_UNPICKLED: Final = "<dynamic-code>"
+"""The file of a function that cloudpickle sent to another process; its globals still have the file's name."""
 
 _READS = re.compile(r"\.item\(|\.tolist\(|\b(?:float|int|bool)\(")
 """Calls that read a number; a line with several logs as many curves."""
