@@ -52,7 +52,7 @@ class NextCommand:
 
 def parse_line(text: str) -> NextCommand:
     """The command that ``line`` or ``in_folder`` wrote as ``text``."""
-    words = shlex.split(text)
+    words = shlex.split(text, comments=True)  # a comment may say on which machine
     folder = None
     if words[0] == "cd":
         folder, words = str(Path(words[1]).expanduser()), words[3:]
