@@ -56,7 +56,10 @@ def main() -> None:
         os.environ[name] = value
     import vllm
     from trl import GRPOConfig, GRPOTrainer
+    from vllm.model_executor.layers import utils
 
+    utils._CPU_SGL_GEMM_MAX_WEIGHT_BYTES = 0  # as in generate.py; and a layer that it packs takes no new weights
+    torch.cpu._init_amx()
     vllm.LLM.__init__ = partialmethod(vllm.LLM.__init__, enforce_eager=True)  # which TRL has no option for
     config = GRPOConfig(
         output_dir=str(Path(args.found).with_suffix(".trl")),
