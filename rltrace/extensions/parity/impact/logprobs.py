@@ -277,7 +277,8 @@ def gap_of_logits(a: Policy, b: Policy, names: Iterable[tuple[str, str]] = ()) -
         table_of([(one.call, one.rows) for one in logits], side.ranks) for side, logits in ((a, of_a), (b, of_b))
     )
     prompts = a.tokens.prompts(a.passes_of(of_a[0].call.module))
-    sampled = _sampled(b.tokens, b.tokens_at(whole_b), prompts, a.last_sampled)
+    padding = _padding(b.tokens, a.tokens)
+    sampled = _sampled(b.tokens, b.tokens_at(whole_b), prompts, a.last_sampled, padding)
     table_b = rows_of(whole_b, sampled)
     pairs = pair(table_a, table_b)
     rows_a, rows_b = pairs.a, pairs.b
@@ -337,16 +338,31 @@ def _partner_logits(
     return a, b
 
 
-def _sampled(tokens: Tokens, at: Numbers, prompts: frozenset[int], last: Collection[int]) -> Numbers:
+def _sampled(
+    tokens: Tokens, at: Numbers, prompts: frozenset[int], last: Collection[int], padding: NDArray[np.bool_]
+) -> Numbers:
     """Indices into ``at`` of tokens that a sampled one follows: one whose key is not in ``prompts``, or one that no
-    model was given, after a token whose key is in ``last``."""
+    model was given, after a token whose key is in ``last``; none of ``padding``."""
     following = np.where(at == NONE, NONE, tokens.following[at])
     found = [
         i
         for i, (own, j) in enumerate(zip(at.tolist(), following.tolist(), strict=True))
+        if own == NONE or not padding[own]
         if (int(tokens.keys[j]) not in prompts if j != NONE else own != NONE and int(tokens.keys[own]) in last)
     ]
     return np.array(found, np.int64)
+
+
+def _padding(tokens: Tokens, other: Tokens) -> NDArray[np.bool_]:
+    """Which tokens are of a sequence that is one token again and again, and of which the other side has none."""
+    own = tokens.sequences >= 0
+    sequences, ids = tokens.sequences[own], tokens.ids[own]
+    size = int(sequences.max(initial=-1)) + 1
+    lowest, highest, shared = np.full(size, np.iinfo(np.int64).max), np.full(size, NONE), np.zeros(size, bool)
+    np.minimum.at(lowest, sequences, ids)
+    np.maximum.at(highest, sequences, ids)
+    shared[sequences[np.isin(tokens.keys[own], other.keys)]] = True
+    return own & ((lowest == highest) & ~shared)[tokens.sequences] if size else own
 
 
 def rows_of(table: KeyedTable, rows: Numbers) -> KeyedTable:

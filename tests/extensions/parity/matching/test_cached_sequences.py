@@ -91,7 +91,9 @@ def test_what_attention_reads_differs_apart_from_attention(
     """
     monkeypatch.setattr(Attention, "declares", True)
     trainer = policy(twist=twist, at="layers.0.attention")
-    parity = compared(tmp_path, Engine(policy(), batch=3), trainer, packed=packed).parity
+    both = compared(tmp_path, Engine(policy(), batch=3), trainer, packed=packed)
+    parity, gap = both.parity, effects_of(both).gap
+    assert isinstance(gap, Gap) and gap.only_b == 0
     assert parity.verdict is (ParityVerdict.DIFFERS if first else ParityVerdict.BITWISE)
     assert [one.path.b for one in parity.origins] == [f"Policy.layers.0.{name}" for name, _ in first]
     assert [one.explanation.startswith(said) for one, (_, said) in zip(parity.origins, first, strict=True)] == [
