@@ -69,14 +69,13 @@ class Pair:
     def name(self) -> str:
         return f"{self.shape}:{self.trainer}:{self.places}"
 
-    @property
-    def first(self) -> str | None:
-        """Where the first difference is; None: nowhere. Of float32, rotary embeddings are equal; two workers add what
-        each has of a sum."""
+    def first(self, found: dict[str, Any]) -> str | None:
+        """Where the first difference is; None: nowhere. Rotary embeddings are equal where the trainer finds that their
+        kernel rounds like its formula; two workers add what each has of a sum."""
         place = SERIES[self.places]
         if place is None and self.shape == "parallel":
             return SUMMED
-        return ATTENTION if place == ROPE and self.shape == "float32" else place
+        return ATTENTION if place == ROPE and found["rope"] else place
 
 
 PAIRS = [
@@ -167,13 +166,13 @@ def keys_of(a: Path, b: Path, rollout: Path) -> Keys:
 def fault(pair: Pair, report: dict[str, Any], found: dict[str, Any], keys: Keys) -> str:
     """What is false of a verdict; empty: nothing."""
     equal, verdict = found["equal"] == found["tokens"], report["verdict"]
-    if equal != (pair.first is None):
+    if equal != (pair.first(found) is None):
         return "the programs are not as they are known to be"
     if keys.wrong or keys.unknown:
         return "keys"
     if verdict == ("differs" if equal else "bitwise"):
         return "verdict"
-    place = f"layers.0.{pair.first}"
+    place = f"layers.0.{pair.first(found)}"
     return "place" if verdict == "differs" and not first_of(report).endswith(place) else ""
 
 

@@ -25,9 +25,10 @@ def main() -> None:
     args = parser.parse_args()
     rows = json.loads(Path(args.rollout).read_text())
     model = Qwen3ForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype)).train()
-    if args.places:
-        import vllm_kernels
+    import vllm_kernels
 
+    rope = vllm_kernels.rope_is_exact(getattr(torch, args.dtype))
+    if args.places:
         vllm_kernels.apply(model, set(args.places.split(",")))
     longest = max(len(row["prompt"]) + len(row["ids"]) for row in rows)
     ids, mask = torch.full((len(rows), longest), 2), torch.zeros(len(rows), longest, dtype=torch.long)
@@ -41,7 +42,7 @@ def main() -> None:
     new = logits[:, :-1].float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
     (-torch.exp(new - old)[acts].mean()).backward()
     equal = int((new.detach() == old)[acts].sum())
-    Path(args.found).write_text(json.dumps({"tokens": int(acts.sum()), "equal": equal}))
+    Path(args.found).write_text(json.dumps({"tokens": int(acts.sum()), "equal": equal, "rope": rope}))
 
 
 if __name__ == "__main__":

@@ -117,9 +117,10 @@ def main() -> None:
     args = parser.parse_args()
     rows = json.loads(Path(args.rollout).read_text())
     model = model_of(args.model, getattr(torch, args.dtype)).train()
-    if args.places:
-        import vllm_kernels
+    import vllm_kernels
 
+    rope = vllm_kernels.rope_is_exact(getattr(torch, args.dtype))
+    if args.places:
         vllm_kernels.apply_to_titan(model, set(args.places.split(",")))
     longest = max(len(row["prompt"]) + len(row["ids"]) for row in rows)
     config = Batcher.Config(batch=BatchConfig(local_batch_size=1, seq_len=max(64, longest)))
@@ -137,7 +138,7 @@ def main() -> None:
         loss.backward()
         equal += int((compute_logprobs(logits, micro.labels).detach() == old)[acts].sum())
         tokens += int(acts.sum())
-    Path(args.found).write_text(json.dumps({"tokens": tokens, "equal": equal}))
+    Path(args.found).write_text(json.dumps({"tokens": tokens, "equal": equal, "rope": rope}))
 
 
 if __name__ == "__main__":

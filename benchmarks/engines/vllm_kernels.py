@@ -62,6 +62,13 @@ def _rope_formula(q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> tup
     return tuple(x * cos + qwen3.rotate_half(x) * sin for x in (q, k))  # type: ignore[return-value]
 
 
+def rope_is_exact(dtype: torch.dtype) -> bool:
+    """Whether vLLM's kernel rounds as the formula does, which depends on the processor."""
+    q, k, angles = torch.rand(64, 4, 32), torch.rand(64, 2, 32), torch.rand(64, 16) * 6
+    args = q.to(dtype), k.to(dtype), torch.arange(64), torch.cat([angles.cos(), angles.sin()], -1).to(dtype)
+    return all(map(torch.equal, _rope_kernel(*args), _rope_formula(*args)))
+
+
 def _rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     batch, _heads, tokens, size = q.shape
     table = torch.cat([cos[..., : size // 2], sin[..., : size // 2]], -1).expand(batch, tokens, size)

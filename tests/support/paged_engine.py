@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from whole_number_model import LAYERS, WIDTH, Attention, Dense, Layer, Lists, Norm, Policy
 
-from rltrace.extensions.parity.adapters.checkpoint_names import of_rank
+from rltrace.extensions.parity.adapters.checkpoint_names import ATTENTION, attention_points, of_rank
 from rltrace.extensions.parity.capture.call_facts import Called, Point, sources
 from rltrace.trace.format.activation_rows import BEGINS, PREVIOUS_SLOT, SAMPLED, SLOT, Part
 
@@ -64,31 +64,36 @@ def part_of(x: Tensor, rank: tuple[int, int]) -> Tensor:
     return x.chunk(rank[1], -1)[rank[0]]
 
 
-class PagedAttention(Attention):
-    """The same sums, over what the cache holds."""
+class Sums(nn.Module):
+    """The sums over what the cache holds: attention, which is a module here."""
 
     bent = 0.0
     """How far what is decoded is from what is prefilled."""
 
     def __init__(self, size: int, rank: tuple[int, int]) -> None:
         super().__init__()
-        self.rank = rank
+        self.cache, self.rank = torch.zeros(size, WIDTH), rank
+
+    def forward(self, query: Tensor, batch: Batch) -> Tensor:
+        if not batch.slots:
+            return query
+        self.cache[[slots[-1] for slots in batch.slots]] = query
+        sums = torch.stack([self.cache[slots].sum(0) for slots in batch.slots])
+        return sums + self.bent * sums.abs() * torch.tensor(batch.sampled)[:, None]
+
+
+class PagedAttention(Attention):
+    """The same by such a module."""
+
+    def __init__(self, size: int, rank: tuple[int, int]) -> None:
+        super().__init__()
         if rank[1] > 1:
             self.value = PartialDense(rank)
-        self.cache = torch.zeros(size, WIDTH)
+        self.sums = Sums(size, rank)
 
     def forward(self, x: Tensor, mask: Batch, past: object) -> Tensor:  # type: ignore[override]
-        read = sums = getattr(self.value, "whole", self.read(x))
-        if mask.slots:
-            self.cache[[slots[-1] for slots in mask.slots]] = read
-            sums = torch.stack([self.cache[slots].sum(0) for slots in mask.slots])
-            sums = sums + self.bent * sums.abs() * torch.tensor(mask.sampled)[:, None]
-        self.declare(part_of(read, self.rank), part_of(sums, self.rank))
-        out: Tensor = self.out(sums)
+        out: Tensor = self.out(self.sums(getattr(self.value, "whole", self.read(x)), mask))
         return out
-
-    def _points(self, call: Called) -> list[Point]:
-        return [(part, of_rank(name, *self.rank), x) for part, name, x in super()._points(call)]
 
 
 class PagedLayer(Layer):
@@ -102,9 +107,14 @@ class PagedLayer(Layer):
 
 
 def points(call: Called) -> list[Point]:
-    """What the engine declares of such a norm: the sum is its input; and that a rank returns its part."""
+    """What the engine declares of such a norm: the sum is its input; that a rank returns its part; and attention."""
     if isinstance(call.module, PartialDense):
         return [(Part.OUTPUT, of_rank("", *call.module.rank), call.result)]
+    if isinstance(call.module, Sums) and Attention.declares:
+        name = next(name for name, module in call.root.named_modules() if module is call.module)
+        parts = [part_of(x, call.module.rank)[..., None] for x in (call.args[0], call.result)]
+        found = attention_points(name.replace("sums", ATTENTION), parts[:1], parts[1])
+        return [(part, of_rank(point, *call.module.rank), x) for part, point, x in found]
     if not isinstance(call.module, Norm) or not isinstance(call.result, tuple):
         return []
     return [(Part.INPUT, "", call.result[1]), (Part.OUTPUT, "", call.result[0])]

@@ -73,9 +73,10 @@ class Attention(nn.Module):
         return out
 
     def read(self, x: Tensor) -> Tensor:
-        """What the sums are of, which lies between two modules, as a rotary embedding does."""
+        """What the sums are of, which lies between two modules, as a rotary embedding does: nothing at position 0."""
         value: Tensor = self.value(x)
-        return value + value.abs() * 2**-10 if "turn" in active(self) else value
+        turned = torch.arange(x.shape[-2])[:, None] > 0
+        return value + value.abs() * 2**-10 * turned if "turn" in active(self) else value
 
     def declare(self, read: Tensor, sums: Tensor) -> None:
         """What an adapter declares of attention that is a function."""

@@ -49,7 +49,7 @@ def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers)
     """The origins, the first one first. ``modules`` in the order in which they ended."""
     candidates = {counted.result.path.a: counted for counted in modules if len(counted.diverging)}
     below = _submodules(a.call_range)
-    found: list[tuple[int, ModuleOrigin]] = []
+    found: list[tuple[int, bool, ModuleOrigin]] = []
     for path, counted in candidates.items():
         within = below.get(str(path), frozenset())
         names = [str(one.result.path.a) for one in modules]
@@ -65,8 +65,8 @@ def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers)
         if given is not None or not any(other.result.path.a in candidates for other in inside):
             own = counted if given is None else replace(counted, diverging=given.rows)
             at = modules.index(counted if given is None else given.module)
-            found.append((at, _origin(own, inside, given, modules, (a, b), ranks)))
-    ordered = [origin for _, origin in sorted(found, key=lambda one: one[0])]
+            found.append((at, given is None, _origin(own, inside, given, modules, (a, b), ranks)))
+    ordered = [origin for *_, origin in sorted(found, key=lambda one: one[:2])]
     given_first = _given_origin(modules, a, b, ranks)
     if given_first is not None:
         return [given_first, *(origin for origin in ordered if origin.path != given_first.path)]
@@ -143,12 +143,15 @@ def _given_otherwise(counted: Counted, inside: Sequence[Counted]) -> _Given | No
 
 
 def _runs_before(one: Counted, other: Counted, around: Counted) -> bool:
-    """Whether a module within ``around`` runs before another one there; True where it is not known, as of a point that
-    is declared in the call around it."""
+    """Whether a module within ``around`` runs before another one there, or around it; True where it is not known, as of
+    a point that is declared in the call around it."""
+    if str(other.result.path.a).startswith(f"{one.result.path.a}."):
+        return True
     for side in ("a", "b"):
-        firsts = [getattr(each.paired.tensors[0], side).sources[0][0] for each in (one, other, around)]
-        if firsts[1] is not firsts[2]:
-            return bool(firsts[0].first_row < firsts[1].first_row)
+        last = [getattr(each.paired.tensors[0], side).sources[-1] for each in (one, other, around)]
+        calls, is_one_pass = [call for call, _ in last], len({id(rows.grid) for _, rows in last}) == 1
+        if is_one_pass and calls[1] is not calls[2]:
+            return bool(calls[0].first_row < calls[1].first_row)
     return True
 
 

@@ -198,7 +198,7 @@ HEADS = ("lm_head", "embed_out", "output_projection", "logits_processor")
 """Names of the layer that returns logits, for models that do not."""
 SOURCE = (
     "log-softmax in float64 of the logits of {a} (A) and {b} (B), at the next token of B's sequence; without what"
-    " a sampler does to logits (temperature, top-k); equal where float32, in which programs compute them, is"
+    " a sampler does to logits (temperature, top-k); of logits of 16 bits, what float32 does not distinguish is equal"
 )
 
 
@@ -295,7 +295,7 @@ def gap_of_logits(a: Policy, b: Policy, names: Iterable[tuple[str, str]] = ()) -
             return _no_values_reason(side)
     both = np.flatnonzero(found_a.read & found_b.read)
     numbers_a, numbers_b = found_a.numbers[both], found_b.numbers[both]
-    if of_a[0].rows.tensor.dtype != "float64":
+    if {of_a[0].rows.tensor.dtype, of_b[0].rows.tensor.dtype} <= {"bfloat16", "float16"}:
         numbers_b = np.where(numbers_a.astype(np.float32) == numbers_b.astype(np.float32), numbers_a, numbers_b)
     return measure(
         SOURCE.format(a=_described(of_a[0]), b=_described(of_b[0])),

@@ -65,7 +65,7 @@ def test_every_token_of_an_engine_has_the_key_of_its_sequence(tmp_path: Path, ho
 def test_an_engine_is_compared_with_itself(tmp_path: Path, bent: float, rows: int) -> None:
     """Tokens that it decoded in one sequence, and that are of the prompt of another."""
     engine = Engine(policy())
-    engine.model.layers[0].attention.bent = bent
+    engine.model.layers[0].attention.sums.bent = bent
     parity = compared(tmp_path, engine, policy()).parity
     (one,) = (one for one in parity.repeated if one.how == "decoded against prefilled")
     module = "PagedPolicy.layers.0.attention.out" if rows else ""
@@ -80,7 +80,20 @@ def test_an_engine_is_compared_with_itself(tmp_path: Path, bent: float, rows: in
         ("", []),
         ("turn", [("attention", "what Policy.layers.0.attention.attention is given (query) differs already")]),
         ("own", [("attention.attention", "")]),
-        ("turn own", [("attention", "what Policy.layers.0.attention.attention is given (query) differs already")]),
+        (
+            "turn own",
+            [
+                ("attention", "what Policy.layers.0.attention.attention is given (query) differs already"),
+                ("attention.attention", ""),
+            ],
+        ),
+        (
+            "turn out",
+            [
+                ("attention", "what Policy.layers.0.attention.attention is given (query) differs already"),
+                ("attention.out", "addmm in A"),
+            ],
+        ),
     ],
 )
 def test_what_attention_reads_differs_apart_from_attention(
@@ -91,6 +104,8 @@ def test_what_attention_reads_differs_apart_from_attention(
     """
     monkeypatch.setattr(Attention, "declares", True)
     trainer = policy(twist=twist, at="layers.0.attention")
+    if "out" in twist:  # which differs at the first tokens already, and hides nothing
+        trainer.layers[0].attention.out.twist = "operators"  # type: ignore[assignment, union-attr]
     both = compared(tmp_path, Engine(policy(), batch=3), trainer, packed=packed)
     parity, gap = both.parity, effects_of(both).gap
     assert isinstance(gap, Gap) and gap.only_b == 0
