@@ -62,7 +62,8 @@ def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers)
             if (name in within or name.startswith(f"{path}.")) and one not in points
         ]
         given = _given_otherwise(counted, inside)
-        if given is not None or not any(other.result.path.a in candidates for other in inside):
+        blocked = any(other.result.path.a in candidates for other in inside)
+        if not blocked or (given is not None and given.tensor.dtype.b not in WHOLE_NUMBERS):
             own = counted if given is None else replace(counted, diverging=given.rows)
             at = modules.index(counted if given is None else given.module)
             found.append((at, given is None, _origin(own, inside, given, modules, (a, b), ranks)))

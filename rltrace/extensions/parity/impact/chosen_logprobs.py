@@ -40,6 +40,16 @@ def parse_both(text: str, option: str) -> tuple[Selector, Selector]:
 
 
 @dataclass(frozen=True, eq=False)
+class ElementPlacement:
+    """The tokens of the elements of a tensor."""
+
+    tokens: Numbers
+    """For each element, flat, the index of its token; NONE: unknown."""
+    assumed: str = ""
+    """An assumption; empty: none."""
+
+
+@dataclass(frozen=True, eq=False)
 class Elements:
     """Log-probabilities of one side, each at a token or an observation; [n] each."""
 
@@ -49,6 +59,7 @@ class Elements:
     steps: Numbers
     found: tuple[Selected, ...]
     """The selected tensors of this side."""
+    assumed: tuple[str, ...] = ()
     unplaced: tuple[str, ...] = ()
     """Tensors that do not fit their forward pass."""
     unread: int = 0
@@ -109,10 +120,11 @@ def _gap_of(a: Policy, b: Policy, found_a: Sequence[Selected], found_b: Sequence
 
 
 def _source(a: Elements, b: Elements) -> str:
-    """What the log-probabilities are, and which are left out."""
+    """What the log-probabilities are, what is assumed about them, and which are left out."""
     names = dict.fromkeys([a.found[0].name, b.found[0].name])
     parts = [f"outputs of {' (A) and '.join(names)}{' (B)' if len(names) > 1 else ''}, as the programs computed them"]
     for name, side in (("A", a), ("B", b)):
+        parts += [f"in {name} {text}" for text in side.assumed]
         parts += [f"{name}'s {text} left out: its shape does not identify its tokens" for text in side.unplaced]
         parts += [f"the values of {side.unread:,} of {name}'s tensors were not recorded"] if side.unread else []
     return "; ".join(parts)
@@ -190,6 +202,7 @@ def _unique_followers(side: _Side, left: Numbers) -> frozenset[int]:
 def _elements(side: Policy, found: Sequence[Selected], other: Policy) -> Elements:
     values, tokens, steps = [np.zeros(0)], [NOTHING], [NOTHING]
     unplaced: list[str] = []
+    assumed: list[str] = []
     unread, own = 0, []
     owners = _Owners(side, other)
     for one in found:
@@ -197,23 +210,25 @@ def _elements(side: Policy, found: Sequence[Selected], other: Policy) -> Element
         if number is None:
             continue
         own.append(one)
-        placed = element_tokens(one.tensor.shape, _base(side, number, prod(one.tensor.shape)), side.tokens)
-        if placed is None:
+        placement = element_tokens(one.tensor.shape, _base(side, number, prod(one.tensor.shape)), side.tokens)
+        if placement is None:
             unplaced.append(f"{one.name} {list(one.tensor.shape)}")
             continue
         numbers = side.call_range.numbers(one.tensor)
         if numbers is None:
             unread += 1
             continue
-        known = np.flatnonzero(placed != NONE)
+        known = np.flatnonzero(placement.tokens != NONE)
         values.append(numbers.reshape(-1)[known].astype(np.float64))
-        tokens.append(placed[known])
+        tokens.append(placement.tokens[known])
+        assumed += [placement.assumed] if placement.assumed else []
         steps.append(np.full(len(known), side.keying.grids[number].anchor.step))
     return Elements(
         np.concatenate(values),
         np.concatenate(tokens),
         np.concatenate(steps),
         tuple(own),
+        tuple(dict.fromkeys(assumed)),
         tuple(dict.fromkeys(unplaced)),
         unread,
     )
@@ -268,25 +283,29 @@ def _base(side: Policy, number: int, size: int) -> Numbers:
     return base
 
 
-def element_tokens(shape: tuple[int, ...], base: Numbers, tokens: Tokens) -> Numbers | None:
-    """For each element of a tensor of log-probabilities, flat, the index of its token; NONE: unknown. None: the shape
-    does not fit.
+def element_tokens(shape: tuple[int, ...], base: Numbers, tokens: Tokens) -> ElementPlacement | None:
+    """The tokens of the elements of a tensor of log-probabilities; None: the shape does not fit.
 
     ``base``: [sequences, tokens] of the forward pass before it. As many elements as these are theirs; fewer for each
-    sequence are those of its last tokens but one, as nothing follows the last.
+    sequence are those of its last tokens but one, as nothing follows the last; more are those of as many last tokens of
+    the sequence, over several calls.
     """
     batch, columns = base.shape
     size, lengths = prod(shape), tuple(length for length in shape if length != 1)
     if size == base.size and lengths in (tuple(length for length in base.shape if length != 1), (base.size,), ()):
-        return base.ravel()
+        return ElementPlacement(base.ravel())
+    last = np.array([row[row != NONE][-1] if (row != NONE).any() else NONE for row in base], np.int64)
     each = size if batch == 1 else size // batch if shape and shape[0] == batch else 0
     if each == 1 and tokens.samples:
-        return np.array([row[row != NONE][-1] if (row != NONE).any() else NONE for row in base], np.int64)
+        return ElementPlacement(last)
     if 0 < each < columns:
-        return base[:, columns - 1 - each : columns - 1].ravel()
+        return ElementPlacement(base[:, columns - 1 - each : columns - 1].ravel())
+    if each > columns and tokens.samples:
+        assumed = f"{list(shape)} taken as those of the last {each:,} tokens"
+        return ElementPlacement(tokens.back_from(last, each).ravel(), assumed)
     known = base[base != NONE]
     followed = known[tokens.following[known] != NONE]
-    return next((packed for packed in (known, followed) if lengths == (len(packed),)), None)
+    return next((ElementPlacement(packed) for packed in (known, followed) if lengths == (len(packed),)), None)
 
 
 def _no_elements_reason(side: Policy, elements: Elements) -> str:

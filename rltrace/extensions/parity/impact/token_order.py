@@ -83,6 +83,15 @@ class Tokens:
             for sequence, place, at, grid in zip(*(column[tokens].tolist() for column in columns), strict=True)
         ]
 
+    def back_from(self, last: Numbers, count: int) -> Numbers:
+        """[sequences, count]: the tokens up to each of ``last``, which is the last column; NONE before the first."""
+        found = np.full((len(last), count), NONE)
+        current = last
+        for column in range(count - 1, -1, -1):
+            found[:, column] = current
+            current = np.where(current == NONE, NONE, self.before[current])
+        return found
+
 
 def tokens_of(grids: Sequence[TokenGrid]) -> Tokens:
     """The tokens of all grids of a side."""

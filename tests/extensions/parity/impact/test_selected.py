@@ -16,6 +16,7 @@ from torch import nn
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.compare import compare
 from rltrace.extensions.parity.impact.chosen_logprobs import (
+    ElementPlacement,
     element_tokens,
     gap_of_selected,
     parse_both,
@@ -23,7 +24,7 @@ from rltrace.extensions.parity.impact.chosen_logprobs import (
 from rltrace.extensions.parity.impact.logprobs import Gap, Policy
 from rltrace.extensions.parity.impact.token_order import Tokens
 from rltrace.extensions.parity.inputs import open_ranges, parse_given
-from rltrace.extensions.parity.token_keys import NONE, Numbers
+from rltrace.extensions.parity.token_keys import NONE
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.activation_rows import Part
 
@@ -40,9 +41,9 @@ def fed(*batches: list[list[int]], cached: bool = True) -> Tokens:
     return tokens
 
 
-def ids(found: Numbers | None, tokens: Tokens) -> list[int]:
-    assert found is not None
-    return [int(tokens.ids[i]) if i != NONE else PAD for i in found]
+def ids(lying: ElementPlacement | None, tokens: Tokens) -> list[int]:
+    assert lying is not None
+    return [int(tokens.ids[i]) if i != NONE else PAD for i in lying.tokens]
 
 
 def test_as_many_numbers_as_tokens_are_theirs() -> None:
@@ -68,6 +69,14 @@ def test_one_for_each_sequence_of_a_generator_is_of_its_last_token() -> None:
     assert ids(element_tokens((2,), tokens.index[0].reshape(2, 3), tokens), tokens) == [3, 6]
     assert ids(element_tokens((2, 1), tokens.index[0].reshape(2, 3), tokens), tokens) == [3, 6]
     assert ids(element_tokens((2,), tokens.index[1].reshape(2, 1), tokens), tokens) == [7, 8]
+
+
+def test_more_than_a_call_was_fed_are_of_the_tokens_fed_last_and_that_is_said() -> None:
+    """All log-probabilities of a generation, stacked when it is over: from the prompt's last token to the last fed."""
+    tokens = fed([[1, 2, 3], [4, 5, 6]], [[7], [8]], [[9], [10]])
+    found = element_tokens((2, 3), tokens.index[2].reshape(2, 1), tokens)
+    assert ids(found, tokens) == [3, 7, 9, 6, 8, 10]
+    assert found is not None and found.assumed == "[2, 3] taken as those of the last 3 tokens"
 
 
 def test_a_shape_that_fits_nothing_is_nobodys() -> None:
