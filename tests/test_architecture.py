@@ -123,24 +123,7 @@ RULED_OUT = (
 """Words of the glossary's list that have no other meaning here; "part" and "alone" have."""
 
 
-PLAIN = (
-    "rltrace",
-    "tests/commands",
-    "tests/diff",
-    "tests/digest",
-    "tests/e2e",
-    "tests/examples",
-    "tests/experiment",
-    "tests/launch",
-    "tests/live_diff",
-    "tests/native",
-    "tests/query",
-    "tests/recorder",
-    "tests/support",
-    "tests/trace",
-    "tests/tui",
-    "tui",
-)
+PLAIN = ("rltrace", "tests", "tui")
 """Folders whose Python files the test of words covers."""
 
 
@@ -151,6 +134,7 @@ def test_no_word_that_the_glossary_rules_out() -> None:
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for folder in PLAIN
         for path in (ROOT / folder).rglob("*.py")
+        if path != Path(__file__)
         for line in path.read_text(encoding="utf-8").splitlines()
         if word.search(line) and "# 3.0" not in line
     ]

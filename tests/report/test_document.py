@@ -122,7 +122,7 @@ def test_each_fact_has_one_label(rich: Comparison) -> None:
         assert any(line.strip().startswith(label) for line in terminal), label
         start = "<details><summary>Call stack" if is_stack else f"{'| ' if section.form is Form.TABLE else '- '}{label}"
         assert any(line.startswith(start) for line in markdown), label
-        assert any(told.startswith("Call stack") for told in stacks) if is_stack else label in terms, label
+        assert any(text.startswith("Call stack") for text in stacks) if is_stack else label in terms, label
 
 
 def test_commands_of_reruns_are_not_compared(rich: Comparison) -> None:
@@ -157,8 +157,8 @@ def test_each_section_has_one_title(rich: Comparison) -> None:
         "markdown": comparison_markdown(rich).replace("`", ""),
         "page": parse(html_page(replace(gather("a.zarr", "b.zarr"), comparison=rich))).text,
     }
-    for form, told in forms.items():
-        words = " ".join(told.split())
+    for form, text in forms.items():
+        words = " ".join(text.split())
         for section in document.sections:
             if (form, section.name) != ("terminal", "system"):  # it has a pane
                 assert section.title in words, (form, section.title)
@@ -173,8 +173,8 @@ def test_environment_steps_are_those_before_the_attempt(tmp_path: Path, count: i
         recorded(tmp_path / name, [replace(do, noise=noise) if k == 2 else do for k, do in enumerate(program)])
     finding = compare(tmp_path / "a", tmp_path / "b").first_value
     assert finding is not None
-    told = when(replace(finding, environment_step=count))
-    assert told == f"optimizer step 0 (Adam's 1st step, after {words})"
+    text = when(replace(finding, environment_step=count))
+    assert text == f"optimizer step 0 (Adam's 1st step, after {words})"
     for phase in ("init", "rollout", "evaluation"):
         before = replace(finding, environment_step=count, phase=phase)
         assert when(before) == f"before the first optimizer step (Adam), phase {phase}"
@@ -197,7 +197,7 @@ def ranks(path: Path, diverging: dict[int, int], count: int = 12) -> Path:
     return trace.finish()
 
 
-def test_many_ranks_are_told_by_their_first_difference(tmp_path: Path) -> None:
+def test_many_ranks_are_grouped_by_their_first_difference(tmp_path: Path) -> None:
     """Ranks that agree are one line, and so are those that diverge at one op; the evidence is that of the first rank of
     each group, and every form of report has the same.
     """

@@ -22,7 +22,7 @@ def racing(folder: Path, op: str) -> RunGroups:
     return run_groups(group(paths), [CheckRun(number, path) for number, path in enumerate(paths, 1)])
 
 
-def test_what_is_known_of_an_op_is_told_once(tmp_path: Path) -> None:
+def test_what_is_known_of_an_op_is_said_once(tmp_path: Path) -> None:
     """An op that PyTorch says need not repeat itself, at which runs diverge more than once: one sentence."""
     found = racing(tmp_path, "aten.index_put_.default")
     (advice,) = found.advice

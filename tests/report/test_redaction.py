@@ -71,12 +71,12 @@ def test_what_stays(text: str) -> None:
     ],
 )
 def test_commands(command: str, shown: str) -> None:
-    """What was run is told, not how, nor where."""
+    """What was run is said, not how, nor where."""
     assert Redactor(NO_DISCLOSURE, "/data/bob/a.zarr").command(command) == shown
 
 
 def test_arguments_on_request() -> None:
-    """Whoever asks for arguments gets them, without folders; whoever asks for folders gets those, without arguments."""
+    """Arguments that are asked for are shown, without folders; so are folders, without arguments."""
     command = "cd ~/x && rltrace record -- python /srv/bob/train.py --config /srv/bob/c.yaml"
     assert (
         Redactor(Disclosure(arguments=True)).command(command) == "rltrace record -- python …/train.py --config …/c.yaml"
@@ -142,7 +142,7 @@ def test_a_finding_that_is_an_event_goes_out_on_every_form(tmp_path: Path) -> No
     assert "- event: `environment-step`" in text and "- field `observation`: A " in text and "inputs" not in text
 
 
-def test_a_reader_is_told_what_is_missing() -> None:
+def test_what_is_missing_is_named() -> None:
     """One sentence, and how to get it."""
     assert omission_note(NO_DISCLOSURE) == (
         "Machine, folders and command arguments are left out (--with-host and --with-arguments show them)."

@@ -86,7 +86,7 @@ def test_numbers_that_json_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_numbers_that_part_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both points are told: where the values diverge, and where a number that somebody sees does."""
+    """Both points are named: where the values diverge, and where a number that a person sees does."""
     monkeypatch.chdir(tmp_path)
     points = (CurvePoint("log(loss.item())", 41, 0.5, 0.25), CurvePoint("log(kl.item())", 42, 1.0, 2.0))
     text = document_text(verdict_document(replace(kernel(), curves=points)))

@@ -53,7 +53,7 @@ def test_a_line(line: str, name: str, reported: str) -> None:
 
 
 def test_what_the_libraries_say_of_themselves() -> None:
-    """It is told apart from what they run."""
+    """It is not taken for what they run."""
     said = parse(
         [
             HEADER,

@@ -1,4 +1,4 @@
-"""Kinds of op: what makes two ops of one kind, how a replay tells of those where B had other values, lists in files."""
+"""Kinds of op: what makes two ops of one kind, how a replay counts those where B had other values, lists in files."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_tallies_count_and_survive_json() -> None:
 
 
 def test_kinds_of_several_processes_are_one() -> None:
-    """What two processes tell of one kind is added up."""
+    """What two processes counted of one kind is added up."""
     (found,) = merged([*tally(8, 2).kinds(), *tally(4, 9, "worker:1").kinds()])
     assert (found.count, found.row, found.max_ulp) == (2, 8, 9)
     assert found.rows == {"rank0/main": (8,), "rank0/worker:1": (4,)}

@@ -1,4 +1,4 @@
-"""Values put in at origins alone: what an op was given decides, and a repair never covers for another difference."""
+"""Values injected at origins alone: what an op was given decides, and a repair never covers for another difference."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def replay(
 
 @pytest.mark.parametrize("inject", ["op=exp", "op=mul"])
 def test_a_receiver_is_left_as_it_is(tmp_path: Path, inject: str) -> None:
-    """``exp`` only passes on what ``mul`` made otherwise: nothing is put in there, and that is counted. ``mul`` gets
+    """``exp`` only passes on what ``mul`` made otherwise: nothing is injected there, and that is counted. ``mul`` gets
     the same tensor, and another number: it is where the difference begins."""
 
     def program(is_b: bool) -> list[float]:
@@ -77,7 +77,7 @@ def test_a_receiver_becomes_an_origin_once_its_inputs_are_as_in_a(tmp_path: Path
 
 
 def test_data_from_outside_is_not_given_by_an_op(tmp_path: Path) -> None:
-    """An op that takes in other data is an origin: the data is what is put in."""
+    """An op that takes in other data is an origin: the data is what is injected."""
     data = torch.zeros(3)
 
     def program(is_b: bool) -> list[float]:
@@ -108,8 +108,8 @@ def test_rows_by_number(tmp_path: Path) -> None:
     assert [x == y for x, y in zip(b, c, strict=True)] == [True, False, True]  # type: ignore[call-overload]
 
 
-def test_memory_that_nobody_wrote_is_not_asked_for(tmp_path: Path) -> None:
-    """An op that may read unwritten bytes is an origin whatever they are: they are nobody's to give."""
+def test_memory_that_was_never_written_is_not_asked_for(tmp_path: Path) -> None:
+    """An op that may read unwritten bytes is an origin whatever they are: no trace holds them."""
 
     def program(is_b: bool) -> list[float]:
         buffer = torch.empty(4)
@@ -138,7 +138,7 @@ def test_all_at_origins_is_a_lockstep(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inject", ["op=mul", "all"])
 def test_generators_stay_in_step(tmp_path: Path, inject: str) -> None:
-    """A value that is put in at an op that draws leaves the generator where A's was."""
+    """A value that is injected at an op that draws leaves the generator where A's was."""
 
     def program(is_b: bool) -> list[float]:
         return (torch.rand(3) * (1.0 + is_b) + torch.rand(3)).tolist()

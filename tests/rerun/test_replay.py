@@ -76,7 +76,7 @@ def training(is_b: bool) -> list[torch.Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
-# --- what is put in -------------------------------------------------------------------------------------------------
+# --- what is injected -----------------------------------------------------------------------------------------------
 
 
 def test_a_new_output(replayed: Replayed) -> None:
@@ -85,7 +85,7 @@ def test_a_new_output(replayed: Replayed) -> None:
 
 
 def test_in_place(replayed: Replayed) -> None:
-    """The memory of an argument: whoever looks at it through another view sees A's bytes; versions are as ever."""
+    """The memory of an argument: what another view of it shows are A's bytes; versions are as ever."""
 
     def program(is_b: bool) -> list[object]:
         WRONG[0] = 0.5 * is_b
@@ -279,8 +279,8 @@ def test_versions_and_aliases(replayed: Replayed) -> None:
     assert same(runs.replayed[5:], runs.a[5:])
 
 
-def test_where_b_had_other_values_is_told(replayed: Replayed) -> None:
-    """With all of A's values put in, what is counted are the ops that compute otherwise, and none that only receive."""
+def test_where_b_had_other_values_is_counted(replayed: Replayed) -> None:
+    """With all of A's values injected, the ops that compute otherwise are counted, and none that only receive."""
 
     def program(is_b: bool) -> list[torch.Tensor]:
         results = []
@@ -298,7 +298,7 @@ def test_where_b_had_other_values_is_told(replayed: Replayed) -> None:
     assert found == [("follow.scaled.default", 3), ("follow.scale_.default", 3)]
 
 
-# --- where it is put in ---------------------------------------------------------------------------------------------
+# --- where it is injected -------------------------------------------------------------------------------------------
 
 
 def test_more_ops_in_b_shift_nothing(replayed: Replayed) -> None:
@@ -386,7 +386,7 @@ def test_threads(replayed: Replayed) -> None:
     assert same(runs.a, runs.replayed) and not same(runs.a, runs.b)
 
 
-# --- what cannot be put in ------------------------------------------------------------------------------------------
+# --- what cannot be injected ----------------------------------------------------------------------------------------
 
 
 def shape(is_b: bool) -> None:
@@ -448,7 +448,7 @@ def of_another_kind(is_b: bool) -> None:
         (of_another_kind, "_local_scalar_dense", "a int here and a float in A"),
     ],
 )
-def test_what_does_not_fit_is_told(replayed: Replayed, program: object, op: str, words: str) -> None:
+def test_what_does_not_fit_is_reported(replayed: Replayed, program: object, op: str, words: str) -> None:
     """The injection does not happen, the program goes on as without it, and the account says why."""
     runs = replayed(program, f"op={op}", inputs=False)
     assert not runs.account.complete
@@ -472,7 +472,7 @@ def test_what_a_does_not_have_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "c.zarr").exists()
 
 
-def test_a_limit_that_was_reached_is_told(tmp_path: Path) -> None:
+def test_a_limit_that_was_reached_is_reported(tmp_path: Path) -> None:
     """Why A has not the values."""
     run(rltrace.record(tmp_path / "a.zarr", values="op=mul", values_limit=10), lambda _: torch.ones(9) * 2, False)
     refused = pytest.raises(UsageError, match="the limit was reached")
@@ -481,7 +481,7 @@ def test_a_limit_that_was_reached_is_told(tmp_path: Path) -> None:
 
 
 def test_damage_in_the_way(tmp_path: Path) -> None:
-    """A value that cannot be read is told in the account; rows that cannot stop a replay before it begins."""
+    """A value that cannot be read is named in the account; rows that cannot stop a replay before it begins."""
     a = tmp_path / "a.zarr"
     found = []
     for i in range(2):

@@ -75,7 +75,7 @@ def test_what_fails_within_leaves_nothing_thrown() -> None:
     }
 
 
-def test_tf32_is_thrown_by_its_old_names_and_told_by_the_new() -> None:
+def test_tf32_is_set_by_its_old_names_and_shown_by_the_new() -> None:
     """Products and convolutions at once; flags and precision agree, as torch wants it."""
     set_switches({"tf32": "on"})
     assert read_switches(["cuda.matmul.tf32", "cudnn.tf32", "matmul_precision"]) == {

@@ -66,7 +66,7 @@ def test_a_call_that_ends_the_process_is_left_out(
     assert (found.calls, found.unknown) == (3, {"left out": left_out})
 
 
-def test_one_that_never_comes_to_an_answer_is_told(tmp_path: Path, worker: Path) -> None:
+def test_one_that_never_comes_to_an_answer_is_named(tmp_path: Path, worker: Path) -> None:
     """Nothing is written then, and why is said."""
     worker.write_text("raise SystemExit('no torch here')")
     path = small_trace(tmp_path / "a.zarr")

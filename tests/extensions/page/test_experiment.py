@@ -1,4 +1,4 @@
-"""The outcome of an experiment where traces are told of: on the page, and after the printed report."""
+"""The outcome of an experiment where traces are shown: on the page, and after the printed report."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def of_these(outcome: ExperimentResult = OUTCOME) -> ExperimentResult:
 
 @pytest.mark.parametrize("word", [*Outcome, None])
 def test_section(word: Outcome | None) -> None:
-    """The word, the horizon, every arm and kind of op; of one that is not finished, that it runs."""
+    """The word, how far it looked, every arm and kind of op; of one that is not finished, that it runs."""
     changed = replace(OUTCOME, word=word, explanation="" if word is None else OUTCOME.explanation)
     page = parse(html_page(gather("a.zarr", "b.zarr"), outcome=changed))
     found = page.one("section", id="experiment")
@@ -74,15 +74,15 @@ def test_no_experiment_no_section() -> None:
 
 
 def test_after_the_printed_report(capsys: pytest.CaptureFixture[str]) -> None:
-    """The outcome beside B is told, as is one that is named; the verdict and its exit status stay what they are."""
+    """The outcome beside B is shown, as is one that is named; the verdict and its exit status stay what they are."""
     assert main(["diff", "a.zarr", "b.zarr"]) == 1
     plain = capsys.readouterr().out
     assert "Experiment" not in plain
     write_outcome(Path("a-b.confirm.json"), of_these())
     assert main(["diff", "a.zarr", "b.zarr"]) == 1
-    told = capsys.readouterr().out
-    assert told.startswith(plain)
-    added = " ".join(told.removeprefix(plain).split())
+    shown = capsys.readouterr().out
+    assert shown.startswith(plain)
+    added = " ".join(shown.removeprefix(plain).split())
     assert added == "Experiment CONFIRMED All of it fits. (rltrace confirm; all of it is in a-b.confirm.json)"
     Path("a-b.confirm.json").rename("other.json")
     assert main(["diff", "a.zarr", "b.zarr", "--confirm", "other.json"]) == 1
@@ -90,7 +90,7 @@ def test_after_the_printed_report(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_outcome_of_other_traces(capsys: pytest.CaptureFixture[str]) -> None:
-    """Never told as one of these: beside B it is named as what it is, one that was asked for is trouble."""
+    """Never shown as one of these: beside B it is named as what it is, one that was asked for is trouble."""
     write_outcome(Path("a-b.confirm.json"), replace(of_these(), subject={"a": "1", "b": "2"}))
     assert main(["diff", "a.zarr", "b.zarr"]) == 1
     out = capsys.readouterr().out

@@ -153,7 +153,7 @@ def test_the_finding(cases: Cases) -> None:
 
 
 def test_the_ops_around_it(cases: Cases) -> None:
-    """Identical ops before it are folded; the finding is marked, what follows is told to receive."""
+    """Identical ops before it are folded; the finding is marked, what follows is said to receive."""
     page = parse(html_page(cases["kernel"]))
     rows = page.one("section", id="ops").one("tbody").children
     signs = [row.all("td", class_="sign")[0].text if row.all("td", class_="sign") else row.text for row in rows]
@@ -171,7 +171,7 @@ def test_one_sided_ops(cases: Cases) -> None:
 
 
 def test_the_timeline_and_the_curves() -> None:
-    """What became of each step, and the numbers where they diverge, in full."""
+    """How each step ended, and the numbers where they diverge, in full."""
     losses(Path("a.zarr"), [3.0, 2.0, 1.0, 0.5, 0.25])
     losses(Path("b.zarr"), [3.0, 2.0, 1.0, 0.5, 0.25000000000000006], noise_from=2)
     page = parse(html_page(gather("a.zarr", "b.zarr")))
@@ -274,7 +274,7 @@ def test_the_inputs_of_a_list_op() -> None:
     assert "… and 368 more inputs (rltrace diff shows them in a terminal)" in finding.text
 
 
-def test_damage_is_told() -> None:
+def test_damage_is_named() -> None:
     """A hole has its place on the page, and what it hides is not shown."""
     for name in ("a", "b"):
         recorded(Path(f"{name}.zarr"), [Do("aten.randn.default", (), "w1", 1, noise=name), *training()[1:]])

@@ -52,7 +52,7 @@ def test_a_number_that_is_not_finite_is_kept() -> None:
 
 
 def test_what_was_read_in_places_is_drawn_in_places() -> None:
-    """No line leads over steps that nobody has read; where all were read, rare numbers are joined as they are."""
+    """No line leads over steps that were not read; where all were read, rare numbers are joined as they are."""
     read = [(start + step, 1.0) for start in (0, 5000, 9000) for step in range(50)]
     parts = stretches(read, 60, whole=False)
     assert [(part[0][0], part[-1][0]) for part in parts] == [(0, 49), (5000, 5049), (9000, 9049)]

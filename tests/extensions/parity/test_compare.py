@@ -300,7 +300,7 @@ class Experts(nn.Module):
 
 
 def test_what_a_router_hands_to_an_expert_is_known_by_its_content(tmp_path: Path) -> None:
-    """Another number of tokens in each call, in no shape that tells whose they are: all of them are found."""
+    """Another number of tokens in each call, in no shape that shows whose they are: all of them are found."""
 
     def program() -> None:
         model = Experts()
@@ -332,7 +332,7 @@ class Sorted(nn.Module):
 
 
 def test_as_many_rows_as_tokens_are_not_taken_for_them_in_order(tmp_path: Path) -> None:
-    """The shape would allow it; the content says that they stand in another order, on each side in its own."""
+    """The shape would allow it; the content says that they are in another order, on each side in its own."""
 
     def program() -> None:
         model = Sorted()
@@ -503,7 +503,7 @@ def test_another_tokenisation_shows_both_first_sequences(tmp_path: Path) -> None
 
 
 def test_calls_of_other_steps_have_other_weights(tmp_path: Path) -> None:
-    """What was called after an optimizer's step is not held against what was called before."""
+    """What was called after an optimizer's step is not compared with what was called before."""
 
     def program() -> None:
         model = policy()
@@ -536,7 +536,7 @@ def test_a_side_that_disagrees_with_itself(tmp_path: Path) -> None:
 
 
 def test_logits_of_the_last_token_alone(tmp_path: Path) -> None:
-    """The generator's head sees one position of the prompt; whose it is, its content tells: nothing is assumed."""
+    """The generator's head sees one position of the prompt; whose it is, its content shows: nothing is assumed."""
 
     def program() -> None:
         model = policy()
@@ -664,7 +664,7 @@ def test_rows_are_known_by_the_input_that_differs_most(tmp_path: Path) -> None:
 
 
 def test_rows_in_a_declared_order(tmp_path: Path) -> None:
-    """What is handed in is drawn anew on each side, so only its order tells."""
+    """What is handed in is drawn anew on each side, so only its order identifies it."""
 
     def program() -> None:
         model = Scores()
@@ -677,7 +677,7 @@ def test_rows_in_a_declared_order(tmp_path: Path) -> None:
     assert (parity.rows_by, parity.verdict) == (RowsBy.ORDER, ParityVerdict.BITWISE)
 
 
-def test_rows_that_cannot_be_told_are_an_error(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_identified_are_an_error(tmp_path: Path) -> None:
     def program() -> None:
         model = Scores()
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Which module is which: the same paths, wrappers, other roots, and what cannot be told."""
+"""Which module is which: the same paths, wrappers, other roots, and what cannot be matched."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_second_object_of_a_class_is_found_by_its_tree() -> None:
 
 
 def test_two_trees_that_agree_equally_are_not_guessed() -> None:
-    """A policy could be either of two: nothing is matched, and that is told."""
+    """A policy could be either of two: nothing is matched, and that is said."""
     naming = match_names(_under("Policy"), [*_under("Actor"), *_under("Critic")])
     assert naming.pairs == ()
     assert len(naming.ambiguous) == 1

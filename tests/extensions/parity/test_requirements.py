@@ -14,7 +14,7 @@ from rltrace.extensions.parity.requirements import Measure, Requirement, holds, 
 
 
 def gap_of(a: list[float], b: list[float]) -> Gap:
-    return measure("as told", np.array(a), np.array(b), [""] * len(a), [None] * len(a))
+    return measure("as given", np.array(a), np.array(b), [""] * len(a), [None] * len(a))
 
 
 def test_what_can_be_asked_for() -> None:
@@ -26,14 +26,14 @@ def test_what_can_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "bits", "logprob", "logprob<", "logprob<x", "logprob<0", "logprob>1", "kl<nan"])
-def test_what_cannot_be_asked_for_is_told_with_what_can(text: str) -> None:
+def test_what_cannot_be_asked_for_is_named_with_what_can(text: str) -> None:
     """No limit is read as another, and none as no limit at all."""
     with pytest.raises(UsageError, match="give bitwise, or logprob<X"):
         parse_requirement(text)
 
 
 def test_each_limit_is_held_against_its_own_number() -> None:
-    """The largest difference is 0.5, the mean 0.25: one limit between them tells which is asked."""
+    """The largest difference is 0.5, the mean 0.25: one limit between them shows which is asked."""
     gap = gap_of([-1.0, -1.0], [-1.5, -1.0])
     assert holds(parse_requirement("logprob<0.3"), gap) is False
     assert holds(parse_requirement("logprob<0.51"), gap) is True

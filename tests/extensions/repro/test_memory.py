@@ -40,7 +40,7 @@ class Rerun:
         self.recorded, self.again = folder / "recorded.zarr", folder / "again.zarr"
 
     def call(self, program: Callable[[], object]) -> None:
-        """Call a program from the same place whoever calls."""
+        """Call a program from the same place in every test."""
         session = current_session()
         assert session is not None
         session.end_stacks_at(Rerun.call.__code__)
@@ -135,7 +135,7 @@ def test_an_edited_line_gets_the_memory_of_its_only_op(rerun: Rerun) -> None:
 
 
 def test_a_program_that_ends_before_did_not_reach_the_steps(rerun: Rerun) -> None:
-    """The account says so, and names what nobody read."""
+    """The account says so, and names what was not read."""
     rerun.record(Training(END, seed=0))
     account = rerun.run(Training(1, seed=0), warm_up=2)
     assert (account.reached, account.injected) == (False, 0)

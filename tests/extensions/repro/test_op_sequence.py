@@ -119,7 +119,7 @@ def test_memory_that_changes_while_it_is_recorded(record: Record, monkeypatch: p
     assert values.read_all() == len(values) > 4
 
 
-def nobody_recorded(way: Callable[[torch.Tensor], object]) -> Program:
+def unrecorded(way: Callable[[torch.Tensor], object]) -> Program:
     def program() -> None:
         tensor = torch.ones(4) + 1
         way(tensor)
@@ -139,8 +139,8 @@ WRITES = {
 
 @pytest.mark.parametrize("way", WRITES)
 def test_what_no_op_wrote_is_in_the_trace(record: Record, way: str) -> None:
-    """Memory is as it was before each op, whoever wrote it since the last one."""
-    found = record(nobody_recorded(WRITES[way]), rerunnable="all")
+    """Memory is as it was before each op, whatever wrote it since the last one."""
+    found = record(unrecorded(WRITES[way]), rerunnable="all")
     assert again(found).bitwise
     assert [outcome.here for outcome in outcomes(found)][-1] != ()
 
@@ -359,7 +359,7 @@ def test_what_a_checkpoint_holds(record: Record, checkpoint: Path, capsys: pytes
 
 def test_memory_that_is_not_there(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trace with a part of its ops gives an error that names the row, never another result."""
-    found = record(nobody_recorded(lambda tensor: None), rerunnable="all")
+    found = record(unrecorded(lambda tensor: None), rerunnable="all")
     ops = [op for op in op_sequence(found.process) if found.rows[op.row].name != "add"]
     with pytest.raises(UsageError, match=r"row \d+ reads memory that no earlier op of this run made"):
         list(SequenceRun(found.process, RecordedMemory(found.trace, found.process)).run(ops))
@@ -384,10 +384,10 @@ def test_the_command(record: Record, capsys: pytest.CaptureFixture[str], monkeyp
 
 def test_traces_that_cannot_be_run_again(record: Record, capsys: pytest.CaptureFixture[str]) -> None:
     """Without the option, and another process: an error with what to do."""
-    plain = record(nobody_recorded(lambda tensor: None))
+    plain = record(unrecorded(lambda tensor: None))
     assert main(["rerun", str(plain.path)]) == 2
     assert "recorded without --rerunnable" in capsys.readouterr().err
-    found = record(nobody_recorded(lambda tensor: None), rerunnable="all")
+    found = record(unrecorded(lambda tensor: None), rerunnable="all")
     assert main(["rerun", str(found.path), "--process", "rank7/main"]) == 2
     assert "has no process rank7/main" in capsys.readouterr().err
 

@@ -103,7 +103,7 @@ def side(*scalers: int, **fields: object) -> ScalerGroup:
     return ScalerGroup(scalers, **{**plain, **fields})  # type: ignore[arg-type]
 
 
-def test_partings_in_words() -> None:
+def test_differences_in_words() -> None:
     """Which scalers, after how many updates, at which step, because of what."""
     skipping = side(1, step=5, after=8.0, found_inf=True)
     divergence = ScalerDivergence("rank0/main", 3, ScalerDivergenceCause.FOUND_INF, (side(0, 2), skipping))

@@ -164,7 +164,7 @@ def test_limits_on_the_gap_decide(run, trace: str, required: str, status: int, s
     assert "Log-probabilities of 5 sampled tokens" in out
 
 
-def test_a_gap_that_nobody_knows_is_undecided(run) -> None:  # type: ignore[no-untyped-def]
+def test_a_gap_that_is_not_known_is_undecided(run) -> None:  # type: ignore[no-untyped-def]
     """No token in common has no log-probability: nothing is said to hold."""
     ended, out, _ = run("a.zarr", "other.zarr", "--require", "kl<1")
     assert ended == 3
@@ -173,7 +173,7 @@ def test_a_gap_that_nobody_knows_is_undecided(run) -> None:  # type: ignore[no-u
 
 def test_log_probabilities_that_are_not_there_are_an_error(run) -> None:  # type: ignore[no-untyped-def]
     """What was asked for by name and cannot be had ends with 2, and says why."""
-    ended, _, err = run("equal.zarr", "--logprobs", "op=gather,module=nobody")
+    ended, _, err = run("equal.zarr", "--logprobs", "op=gather,module=missing")
     assert ended == 2
     assert "it finds nothing in A with recorded rows" in err
     assert run("equal.zarr", "--logprobs", "op=a::op=b::op=c")[0] == 2

@@ -53,7 +53,7 @@ def replay(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_rollouts_routing_in_the_trainer(folder: Path) -> None:
-    """Every row that both have is put in, those without a partner are told, and the replay can be compared."""
+    """Every row that both have is injected, those without a partner are named, and the replay can be compared."""
     done = replay(folder, "--inject", "op=aten.topk,module=*router*", "-o", "c.zarr", "--result", "r.json")
     assert done.returncode == 0, done.stderr
     said = done.stderr.partition("rltrace: injected ")[2].splitlines()

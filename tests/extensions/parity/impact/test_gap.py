@@ -17,7 +17,7 @@ probabilities = st.floats(-30, 0)
 
 
 def gap_of(a: Sequence[float], b: Sequence[float]) -> Gap:
-    return measure("as told", np.array(a), np.array(b), [f"token {i}" for i in range(len(a))], list(range(len(a))))
+    return measure("as given", np.array(a), np.array(b), [f"token {i}" for i in range(len(a))], list(range(len(a))))
 
 
 def test_equal_log_probabilities_have_no_gap() -> None:
@@ -50,7 +50,7 @@ def test_the_estimators_come_out_at_the_divergence_of_two_distributions() -> Non
     """Weighted by how often A takes each token, both are the exact KL(A || B), and not KL(B || A)."""
     p, q = np.array([0.5, 0.25, 0.25]), np.array([0.125, 0.625, 0.25])
     taken = np.array([0] * 2 + [1] + [2])  # each as often as A takes it
-    gap = measure("as told", np.log(p)[taken], np.log(q)[taken], ["a token"] * 4, [None] * 4)
+    gap = measure("as given", np.log(p)[taken], np.log(q)[taken], ["a token"] * 4, [None] * 4)
     exact = float((p * np.log(p / q)).sum())
     assert gap.k1 == pytest.approx(exact)
     assert gap.k3 == pytest.approx(exact)
@@ -73,7 +73,7 @@ def test_nothing_measured_has_no_mean() -> None:
 
 
 def test_how_concentrated_the_gap_is() -> None:
-    """One token of a hundred that carries nearly all of it is told of as such."""
+    """One token of a hundred that carries nearly all of it is named."""
     a = np.full(200, -1.0)
     b = a + 1e-4
     b[17] += 1.0

@@ -93,7 +93,7 @@ def test_two_whole_sequences_are_compared_at_every_token() -> None:
     assert gap_between(a, b).n == sum(map(len, PROMPTS)) + sum(map(len, TAKEN)) - len(PROMPTS)
 
 
-def test_a_trainer_that_leaves_out_a_sequence_is_told() -> None:
+def test_a_trainer_that_leaves_out_a_sequence_is_named() -> None:
     """Rows that the other side lacks are counted, not taken for agreement."""
     a, b = Spoken("a"), Spoken("b")
     generate(a, PROMPTS, TAKEN)
@@ -119,7 +119,7 @@ def test_without_values_it_says_what_to_record() -> None:
 
 
 def test_without_token_ids_it_says_so() -> None:
-    """A side with nothing to tell tokens by has no log-probabilities of them."""
+    """A side without what identifies tokens has no log-probabilities of them."""
     b = Spoken("b")
     train(b, PROMPTS, TAKEN)
     why = gap_of_logits(*policies(Spoken("a"), b))
@@ -189,7 +189,7 @@ def test_every_taken_token_has_its_own_log_probability(
 
 
 def _takes(sequences: list[tuple[list[int], list[int]]]) -> bool:
-    """Whether the generator is fed anything that stands in no prompt: else nothing tells that it sampled at all."""
+    """Whether the generator is fed anything that stands in no prompt: else nothing shows that it sampled at all."""
     prompts = {tuple(prompt[: i + 1]) for prompt, _ in sequences for i in range(1, len(prompt))}
     steps = max(len(after) for _, after in sequences) - 1
     return any(
@@ -200,6 +200,6 @@ def _takes(sequences: list[tuple[list[int], list[int]]]) -> bool:
 
 
 def _given_elsewhere(sequences: list[tuple[list[int], list[int]]]) -> int:
-    """Taken tokens that stand, after the same tokens, in another sequence's prompt: which they are cannot be told."""
+    """Taken tokens that stand, after the same tokens, in another sequence's prompt: which they are is not known."""
     prompts = {tuple(prompt[: i + 1]) for prompt, _ in sequences for i in range(1, len(prompt))}
     return sum(tuple(prompt + after[: i + 1]) in prompts for prompt, after in sequences for i in range(len(after)))

@@ -1,4 +1,4 @@
-"""What routers of two programs decided, recorded for real and held against what torch computes beside the recording."""
+"""What routers of two programs decided, recorded for real, against what torch computes beside the recording."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ EXPERTS, CHOSEN = 6, 2
 class Gate(nn.Module):
     """Chooses experts for each token, as a mixture of experts does: over all tokens of the batch, flat."""
 
-    def __init__(self, tells: bool) -> None:
+    def __init__(self, shows: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(EXPERTS, 8))
-        self.tells = tells
+        self.shows = shows
 
     def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         weights, experts = (hidden @ self.weight.T).softmax(-1).topk(CHOSEN, dim=-1)
-        return weights, experts if self.tells else None
+        return weights, experts if self.shows else None
 
 
 class Policy(nn.Module):
     """Looks only at the token itself, so that a cache changes nothing; logits at the last tokens where asked."""
 
-    def __init__(self, tells: bool) -> None:
+    def __init__(self, shows: bool) -> None:
         super().__init__()
         self.embed = nn.Embedding(12, 8)
-        self.gate = Gate(tells)
+        self.gate = Gate(shows)
         self.head = nn.Linear(8, 12)
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, keep: int = 0) -> dict[str, torch.Tensor]:
@@ -50,9 +50,9 @@ class Policy(nn.Module):
 class Run:
     """A rollout and an update on it; the gate changes in between, by ``shift`` of its weights."""
 
-    def __init__(self, shift: float, *, tells: bool = True) -> None:
+    def __init__(self, shift: float, *, shows: bool = True) -> None:
         torch.manual_seed(1)
-        self.policy = Policy(tells)
+        self.policy = Policy(shows)
         self.shift = shift
 
     def __call__(self) -> None:
@@ -110,8 +110,8 @@ def test_programs_that_route_alike_have_no_flips(tmp_path: Path) -> None:
 
 
 def test_without_values_of_the_experts_what_flipped_is_not_known(tmp_path: Path) -> None:
-    """The digests tell how many are equal; which of the others flipped is not made up."""
-    found = effects(tmp_path, Run(0.3, tells=False))
+    """The digests show how many are equal; which of the others flipped is not made up."""
+    found = effects(tmp_path, Run(0.3, shows=False))
     assert found.routing == ()
     (note,) = found.routing_notes
     assert note.startswith("Policy.gate: ") and "of 12 decisions are equal" in note

@@ -45,7 +45,7 @@ def test_what_can_become_of_a_decision() -> None:
     assert (found.experts, found.chosen) == (3, 2)
 
 
-def test_a_flip_is_told_with_its_margins() -> None:
+def test_a_flip_has_its_margins() -> None:
     """Which experts on each side, how close it was on each, and how many that were as close did not flip."""
     a = decided([[0.5, 0.3, 0.25], [0.5, 0.3, 0.29], [0.5, 0.3, 0.1]])
     b = decided([[0.5, 0.25, 0.375], [0.5, 0.3, 0.29], [0.5, 0.3, 0.1]])

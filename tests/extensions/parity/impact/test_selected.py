@@ -1,4 +1,4 @@
-"""Log-probabilities that the programs computed themselves: which number is whose, told by shapes."""
+"""Log-probabilities that the programs computed themselves: which number is whose, by shapes."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_what_both_programs_computed_is_compared_token_by_token() -> None:
     assert "Model.logprob" in same.source
 
 
-def test_what_cannot_be_compared_is_told_with_what_to_do() -> None:
+def test_what_cannot_be_compared_is_named_with_what_to_do() -> None:
     """Nothing found, no values, or numbers that no log-probability can be."""
     assert "finds nothing in A" in str(selected(0.0, "module=nothing"))
     assert "record it with --values as well" in str(selected(0.0, keep=False))
@@ -156,7 +156,7 @@ def acted(side: Spoken, observations: list[list[float]], shift: float = 0.0) -> 
     side.row += 3
 
 
-def test_observations_are_told_by_themselves() -> None:
+def test_observations_identify_themselves() -> None:
     """A policy that is no language model: the number is of the row that was handed in, in whatever batch it stood."""
     a, b = Spoken("a"), Spoken("b")
     for observation in ([1.0, 2.0], [3.0, 4.0], [5.0, 6.0]):

@@ -50,7 +50,7 @@ def compared(path: Path, engine: Engine, trainer: Policy, *, packed: int = 0) ->
 )
 def test_every_token_of_an_engine_has_the_key_of_its_sequence(tmp_path: Path, how: dict[str, Any]) -> None:
     """Requests that come and go in one batch, prompts in chunks, sequences that are computed again, and beginnings that
-    are not computed at all: every token that was fed is compared in every module, and the warm-up is nobody's.
+    are not computed at all: every token that was fed is compared in every module, and the warm-up is no sequence.
     """
     engine = Engine(policy(), **how)
     both = compared(tmp_path, engine, policy())

@@ -1,4 +1,4 @@
-"""Which rows of a tensor are which token's, by shapes alone; more than one reading is told, none is guessed."""
+"""Which rows of a tensor are which token's, by shapes alone; more than one reading is named, none is guessed."""
 
 from __future__ import annotations
 

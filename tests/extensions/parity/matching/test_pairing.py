@@ -78,7 +78,7 @@ def test_sequences_pair_with_those_that_go_on_alike(sequences: Tokens, random: R
     assert [at[k] for k in y.sequences[pairs.b].tolist()] == x.sequences[pairs.a].tolist()
 
 
-def test_a_sequence_that_nobody_goes_on_with_has_no_partner() -> None:
+def test_a_sequence_that_is_not_continued_has_no_partner() -> None:
     assert partners(grids_of([[1, 2], [3, 4]]), grids_of([[3, 4, 5]])).tolist() == [LAST, 0]
 
 

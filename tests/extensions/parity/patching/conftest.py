@@ -1,4 +1,4 @@
-"""A rollout of a small policy, recorded once with rows and values; and its trainer, with rows of it put in."""
+"""A rollout of a small policy, recorded once with rows and values; and its trainer, with rows of it injected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows told by where they stood before: by memory, by bits, and not at all where that leaves a choice."""
+"""Rows known by where they stood before: by memory, by bits, and not at all where that leaves a choice."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_stood_nowhere_is_not_known() -> None:
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.data())
 def test_copies_are_found_as_a_search_finds_them(values: list[int], data: st.DataObject) -> None:
-    """Row by row, in words: all places with these bits have one key, or it is nobody's."""
+    """Row by row, in words: all places with these bits have one key, or none."""
     keys = data.draw(st.lists(st.integers(1, 3), min_size=len(values), max_size=len(values)))
     hidden = torch.tensor(values, dtype=torch.float32)[:, None].expand(-1, 2).contiguous()
     at = data.draw(st.lists(st.integers(0, len(values) - 1), min_size=1, max_size=6))

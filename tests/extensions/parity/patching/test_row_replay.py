@@ -39,7 +39,7 @@ def outputs(path: Path, module: str, name: str = "") -> list[tuple[ModuleCall, A
 
 
 def by_token(path: Path, module: str, name: str = "") -> dict[tuple[int, ...], Any]:
-    """Rows of a module's output by the tokens up to them, told from the ids that the outermost call was given."""
+    """Rows of a module's output by the tokens up to them, known from the ids that the outermost call was given."""
     process = open_trace(path).processes[0]
     calls = process.activations.calls(0)
     roots = [call for call in calls if call.module == "Policy"]
@@ -169,7 +169,7 @@ def test_what_a_thread_of_autograds_own_computes_anew_has_the_same_rows(
     generated: Generated, replay: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a device, gradients and what is computed anew for them run in a thread that Python knows nothing of, with the
-    modes of the one that called ``backward``; one like it stands in for it here.
+    modes of the one that called ``backward``; one like it is used here.
     """
     plain = replay(ROUTERS)
     backward = torch.Tensor.backward
@@ -233,7 +233,7 @@ def test_everything_put_in_the_trainer_ends_with_the_generators_logits(generated
 
 
 def test_a_module_that_hands_on_what_it_was_given_is_not_written_through(replay: Replay) -> None:
-    """Its caller's memory stays as it is; that is told, and nothing counts as put in."""
+    """Its caller's memory stays as it is; that is reported, and nothing counts as injected."""
     policy = trainer()
     with torch.no_grad():
         policy.embed.weight += 1
@@ -255,7 +255,7 @@ def test_a_trainer_of_other_tokens_is_unresolved(replay: Replay, generated: Gene
 
 
 def test_a_row_of_another_form_is_refused_with_its_reason(generated: Generated, tmp_path: Path) -> None:
-    """Another dtype, another width: nothing is written, and it is told."""
+    """Another dtype, another width: nothing is written, and it is reported."""
     policy = mixture.make().double()
     with rows_block(generated.path, "module=Policy.layers.0", tmp_path / "c.zarr") as made:
         train(policy, generated.rollout, [[0]])
@@ -326,7 +326,7 @@ def test_a_wrapped_trainer_has_the_same_modules(generated: Generated, replay: Re
 
 
 def test_modules_of_other_names_are_mapped(generated: Generated, tmp_path: Path) -> None:
-    """A trainer of the same model under other names: nothing is put in without a map, and with one it is."""
+    """A trainer of the same model under other names: nothing is injected without a map, and with one it is."""
 
     class Renamed(mixture.Policy):
         def __init__(self, policy: mixture.Policy) -> None:

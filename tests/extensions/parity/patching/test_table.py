@@ -80,7 +80,7 @@ def test_of_several_alike_there_is_no_question() -> None:
     assert look_up(table, [5]) == [(1.0, False)]
 
 
-def test_of_several_the_first_is_taken_and_it_is_told() -> None:
+def test_of_several_the_first_is_taken_and_named() -> None:
     """A computed a row anew for each token: what it sampled from came first."""
     table = RowTable([source([5], [[2]], order=1), source([5], [[1]], order=0)])
     assert look_up(table, [5]) == [(1.0, True)]

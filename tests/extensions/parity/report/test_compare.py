@@ -169,8 +169,8 @@ def test_json_has_every_field() -> None:
     assert found["schema"] == "rltrace.compare/1"
     assert {field.name for field in fields(Parity)} <= set(found)
     first = found["modules"][1]
-    told = {field.name for field in fields(ModuleResult)}
-    assert set(first) == told
+    named = {field.name for field in fields(ModuleResult)}
+    assert set(first) == named
     assert (first["missing_a"], first["missing_b"]) == (4, 0)
     assert set(first["distance"]) == {field.name for field in fields(Distance)}
     assert found["first"] == found["origins"][0]
