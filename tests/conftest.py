@@ -126,12 +126,14 @@ def signals_as_in_a_shell() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def tests_are_hashed_once() -> Iterator[None]:
-    """To a recording in the process of the tests all their hundreds of files belong to the program, which hashes them
-    anew; they stay as they are."""
-    plain = sources._hash
+    """To a recording in the process of the tests all their hundreds of files belong to the program, which reads and
+    hashes them anew; they stay as they are."""
+    plain = sources._read
     known = functools.cache(plain)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "_hash", lambda path: (known if path.startswith(HERE) else plain)(path))
+        patch.setattr(sources, "_read", lambda path: (known if path.startswith(HERE) else plain)(path))
+        patch.setattr(sources, "_hash", functools.cache(sources._hash))
+        patch.setattr(sources, "line_digests", functools.cache(sources.line_digests))
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -189,6 +190,15 @@ def test_hash_is_of_what_ran(tmp_path: Path) -> None:
     assert (folder / "helper.py").read_text() == "changed = 1\n"
     assert after["source.helper.py"] == before["source.helper.py"]
     assert after["source.program.py"] != before["source.program.py"]
+
+
+def test_a_file_is_read_once_for_its_hash_and_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read for the digests of its lines has the hash that it has alone."""
+    files = [file for _, file in sources.source_files((), time.time()) if file.text]
+    alone, read, plain = sources.hashes({}), set[str](), sources._read
+    monkeypatch.setattr(sources, "_read", lambda path: plain(path) if read.add(path) is None else None)
+    assert sources.hashes({}, files) == alone and len(files) > 1
+    assert not read & {file.path for file in files}
 
 
 def test_no_files_of_the_library_or_of_packages() -> None:

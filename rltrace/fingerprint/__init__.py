@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from rltrace.fingerprint import gpu, host, libraries, sources
 
@@ -47,12 +47,13 @@ def start() -> Facts:
     return _collect(_EARLY) | sources.hashes({})
 
 
-def facts(earlier: Mapping[str, Fact] | None = None) -> Facts:
+def facts(earlier: Mapping[str, Fact] | None = None, read: Iterable[sources.SourceFile] = ()) -> Facts:
     """All facts. Call it after the first op, on the thread that runs the ops (OpenMP counts threads for each).
 
-    Source files hashed in ``earlier`` keep that hash: the program ran them as they were then.
+    Source files hashed in ``earlier`` keep that hash: the program ran them as they were then. ``read``: files that were
+    just read, and are not again.
     """
-    return _collect(_EARLY) | _collect(_LATE) | sources.hashes(earlier or {})
+    return _collect(_EARLY) | _collect(_LATE) | sources.hashes(earlier or {}, read)
 
 
 def _from_launcher() -> Facts:

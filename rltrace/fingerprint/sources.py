@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from array import array
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -28,13 +28,18 @@ LARGE = ("torch", "numpy", "sympy", "scipy", "pandas", "matplotlib", "transforme
 _OWN = ("rltrace", "sitecustomize", "_rltrace_bootstrap")
 
 
-def hashes(earlier: Mapping[str, str | int | float | bool | None]) -> Facts:
-    """``source.NAME``: first 16 hexadecimal digits of SHA-256, of every loaded module that belongs to the program."""
+def hashes(earlier: Mapping[str, str | int | float | bool | None], read: Iterable[SourceFile] = ()) -> Facts:
+    """``source.NAME``: first 16 hexadecimal digits of SHA-256, of every loaded module that belongs to the program.
+
+    ``read``: files that were just read, and are not again.
+    """
+    texts = {file.path: file.text for file in read if file.text}
     found: Facts = {name: value for name, value in earlier.items() if name.startswith("source.")}
     for name, path in program_files():
         fact = f"source.{name}"
         if fact not in found and len(found) < MAX_FILES:
-            found[fact] = _hash(path)
+            text = texts[path] if path in texts else _read(path)[0]
+            found[fact] = None if text is None else _hash(text)
     return found
 
 
@@ -63,12 +68,10 @@ def source_files(known: Container[str], started: float) -> Iterator[tuple[str, S
         name = portable_path(path)
         if name in known or name in found or len(found) >= MAX_FILES:
             continue
-        with suppress(OSError):
-            with open(path, "rb") as file:  # noqa: PTH123  a Path takes as long as reading the file
-                text = file.read(MAX_FILE_BYTES + 1)
-                written = os.fstat(file.fileno()).st_mtime
+        text, written = _read(path)
+        if written is not None:
             found.add(name)
-            yield name, SourceFile(path, text if len(text) <= MAX_FILE_BYTES and written <= started else b"")
+            yield name, SourceFile(path, text if text is not None and written <= started else b"")
 
 
 def program_files() -> Iterator[tuple[str, str]]:
@@ -112,13 +115,18 @@ def _roots() -> list[str]:
     return [folder.rstrip(os.sep) + os.sep for folder in folders]
 
 
-def _hash(path: str) -> str | None:
+def _read(path: str) -> tuple[bytes | None, float | None]:
+    """The text of a file, None where it is too long, and when it was written; (None, None) where it cannot be read."""
     try:
-        if os.stat(path).st_size > MAX_FILE_BYTES:  # noqa: PTH116
-            return None
-        return sha256(Path(path).read_bytes()).hexdigest()[:16]
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  a Path or a buffer takes as long as reading it
+            status = os.fstat(file.fileno())
+            return file.readall() if status.st_size <= MAX_FILE_BYTES else None, status.st_mtime
     except OSError:
-        return None
+        return None, None
+
+
+def _hash(text: bytes) -> str:
+    return sha256(text).hexdigest()[:16]
 
 
 def git() -> Facts:

@@ -264,8 +264,7 @@ def test_an_attempt_left_out(both: Both) -> None:
     assert summary(first)[::3] == (Cause.CONTROL_FLOW, line)
     assert first.b_index is None
     assert (first.optimizer.ordinal, first.optimizer.owner, first.optimizer.count) == (1, "Linear", 2)
-    harm = comparison.decisive  # of what the attempt did, the first op that shows later on
-    assert (harm.cause, harm.phase, harm.b_index) == (Cause.CONTROL_FLOW, "optimizer", None)
+    assert comparison.decisive == first
     later = value_of(comparison)  # the actor is another one now, and its next turn shows it
     assert summary(later)[::3] == (Cause.CONTROL_FLOW, line)
     assert later.a_index is not None and later.b_index is not None and later.a_index > later.b_index
@@ -442,6 +441,7 @@ def test_another_checkpoint(both: Both, tmp_path: Path) -> None:
 
 STEP = "    optimizer.step()\n"
 SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
+TWICE = "optimizer.step(); optimizer.step()"
 SHOWN = "\nprint(model[0].weight.sum().item())\n"
 
 
@@ -473,12 +473,24 @@ def test_another_class_of_optimizer(both: Both) -> None:
     assert value_of(comparison).cause is Cause.CONTROL_FLOW
 
 
-def test_other_accumulation(both: Both) -> None:
-    """A step at every second update: named is what runs instead of a step, and where the step is."""
-    comparison = both(training(), training().replace(STEP, "    if update % 2 == 0: optimizer.step()\n"))
-    assert comparison.verdict is Verdict.DIVERGED
-    assert comparison.decisive is not None and comparison.decisive.cause is Cause.CONTROL_FLOW
-    assert "there A continues with optimizer.step() at train.py" in comparison.decisive.explanation
+@pytest.mark.parametrize(
+    ("step", "at", "turned"), [("if update % 2 == 0: optimizer.step()", 1, False), (TWICE, 1, True)]
+)
+def test_another_number_of_steps(both: Both, step: str, at: int, turned: bool) -> None:
+    """A step at every second update, or two at each: the first one that A alone makes, not those after it."""
+    codes = training(), training().replace(STEP, f"    {step}\n")
+    comparison = both(*(codes[::-1] if turned else codes))
+    found = comparison.decisive
+    assert summary(found) == (Cause.CONTROL_FLOW, "aten.add_.Tensor", at, TWICE if turned else "optimizer.step()")
+    assert found is not None and found.b_index is None
+    assert found.explanation.endswith("a step of SGD, which B does not make")
+
+
+def test_steps_of_one_side_that_change_nothing(both: Both) -> None:
+    """With a rate of zero, it does not matter how often a step is made."""
+    code = training().replace(SGD, SGD.replace("0.1", "0.0"))
+    comparison = both(code + SHOWN, code.replace(STEP, "    if update % 2: optimizer.step()\n") + SHOWN)
+    assert comparison.verdict is Verdict.SAME_VALUES
 
 
 def test_a_step_of_one_of_two_optimizers_left_out(both: Both) -> None:

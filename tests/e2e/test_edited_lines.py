@@ -118,12 +118,18 @@ for update in range(3):
 """
 
 
-def test_a_loop_that_reads_other_rows(found: Found) -> None:
+@pytest.mark.parametrize(
+    ("read", "why"),
+    [
+        ("dones[t {} 1]", "it was called with index=7 in A, 5 in B"),
+        ("values[t {} 1]", "is elements 28 to 31 of what several ops wrote in"),
+    ],
+)
+def test_a_loop_that_reads_other_rows(found: Found, read: str, why: str) -> None:
     """Calls of other iterations that read the same rows stand for none: what differs is which rows a line reads."""
-    finding = found(RETURNS, "dones[t + 1]", "dones[t - 1]")
-    assert finding.cause is Cause.ARGUMENTS
-    assert "aten.rsub.Scalar at train.py:14 " in finding.explanation
-    assert "made of elements 28 to 31 of what aten." in finding.explanation
+    finding = found(RETURNS, read.format("+"), read.format("-"))
+    assert finding.cause is Cause.ARGUMENTS and finding.site is not None and why in finding.explanation
+    assert finding.site.line == 14 or "only A runs aten.select.int at train.py:15" in finding.explanation
 
 
 REPLAY = """import numpy, torch
@@ -148,3 +154,43 @@ def test_an_extra_op_before_other_data(found: Found) -> None:
     finding = found(program, "weight.copy_(torch.from_numpy(numbers.standard_normal(3)))", "pass")
     assert finding.cause is Cause.OUTSIDE
     assert "before it, only A runs" in finding.explanation and "train.py:4" in finding.explanation
+
+
+EPOCHS = """import torch
+torch.manual_seed(0)
+layers = [torch.nn.Linear(4, 4) for _ in range(2)]
+model = torch.nn.Sequential(*layers)
+def train(rows, epochs):
+    optimizer = torch.optim.Adam([*model.parameters()], lr=0.1)
+    for update in range(2):
+        x = torch.zeros(1, 4)
+        seen = []
+        for _ in range(rows):
+            x = torch.tanh(model(x).detach() + 0.1 * torch.randn(1, 4))
+            seen.append(x)
+        seen = torch.cat(seen)
+        for _ in range(epochs):
+            for chosen in torch.randperm(rows).split(4):
+                optimizer.zero_grad()
+                (model(seen[chosen]) - 1).square().mean().backward()
+                optimizer.step()
+train(8, 2)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+@pytest.mark.parametrize(
+    ("old", "new", "line", "op", "why"),
+    [
+        ("train(8, 2)", "train(8, 3)", 15, "randperm", "a step of Adam, which A does not make, follows"),
+        ("train(8, 2)", "train(9, 2)", 11, "t", "aten.randn.default (row 86) of the same line draws"),
+        ("range(2)]", "range(3)]", 3, "empty", "aten.uniform_.default (row 10) of the same line draws"),
+        ("[*model.parameters()]", "[*model.parameters()] * 2", 18, "add_", "of the same line"),
+    ],
+)
+def test_more_of_a_loop(found: Found, old: str, new: str, line: int, op: str, why: str) -> None:
+    """An epoch, a row, a member of a list, a tensor of an optimizer: the first op of it, not one that draws later."""
+    finding = found(EPOCHS, old, new)
+    assert (finding.cause, finding.a_index) == (Cause.CONTROL_FLOW, None)
+    assert finding.op is not None and finding.op.split(".")[1] == op and why in finding.explanation
+    assert next(site.line for site in finding.stack if site.file == "train.py") == line

@@ -1,23 +1,24 @@
 """Matching of optimizer steps, by optimizer and its attempt count, and the blocks of rows between them.
 
-Step numbers are not compared: one more attempt of another optimizer would shift all later ones. Reads only the
-``steps`` tables.
+Step numbers are not compared: one more attempt of another optimizer would shift all later ones. Attempts that one side
+alone makes are not counted. Reads the ``steps`` tables, and few rows after such an attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.base.sequences import Indices, Tokens, longest_increasing
+from rltrace.diff.base.sequences import Indices, Tokens, common_prefix, longest_increasing
 from rltrace.diff.base.tokens import mix
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.portable_keys import portable_key
-from rltrace.trace.format.schema import Step, StepFlag, is_within
+from rltrace.trace.format.schema import Column, Phase, Step, StepFlag, is_within
 from rltrace.trace.read.process import ProcessTrace
 
 Steps = NDArray[np.uint64]
@@ -57,12 +58,32 @@ def match_steps(a: ProcessTrace, a_steps: Steps, b: ProcessTrace, b_steps: Steps
     return at_a[chosen], at_b[chosen]
 
 
+def match_attempts(a: StreamView, b: StreamView) -> tuple[Indices, Indices]:
+    """Places of the same attempts of two streams, ascending on both sides; none of those that one side alone makes."""
+    kept = [np.setdiff1d(np.arange(len(view.steps)), view.extra_attempts) for view in (a, b)]
+    steps = [_counted(view, own) for view, own in zip((a, b), kept, strict=True)]
+    at_a, at_b = match_steps(a.process, steps[0], b.process, steps[1])
+    return kept[0][at_a], kept[1][at_b]
+
+
+def _counted(view: StreamView, kept: Indices) -> Steps:
+    """The attempts of a stream at these places, counted without the others."""
+    if len(kept) == len(view.steps):
+        return view.steps
+    steps, extra = view.steps[kept], view.extra_attempts
+    for number in np.unique(view.steps[extra, Step.OPTIMIZER]):
+        own = steps[:, Step.OPTIMIZER] == number
+        left_out = extra[view.steps[extra, Step.OPTIMIZER] == number]
+        steps[own, Step.COUNT] -= np.searchsorted(left_out, kept[own]).astype(np.uint64)
+    return steps
+
+
 def blocks(a: StreamView, b: StreamView) -> Iterator[Block]:
     """All blocks of two streams, in order."""
     if is_within(a.name) and a.process.windows != b.process.windows:
         yield from _blocks_within(a, b)
         return
-    at_a, at_b = match_steps(a.process, a.steps, b.process, b.steps)
+    at_a, at_b = match_attempts(a, b)
     if not len(at_a):
         yield _remainder(a, b, (a.start, b.start), (0, 0))
         return
@@ -89,6 +110,8 @@ def first_block(a: StreamView, b: StreamView, base: int) -> Block | None:
 
     Rows before ``base`` are equal position by position, so both sides are in the same step there.
     """
+    if len(a.extra_attempts) or len(b.extra_attempts):
+        return None
     step_a, step_b = a.attempt_after(base), b.attempt_after(base)
     if step_a is None or step_b is None:
         return Block(base, a.rows, base, b.rows, False, False, True) if step_a is step_b else None
@@ -153,7 +176,7 @@ def unmatched_attempt(a: StreamView, b: StreamView, ends: tuple[int, int]) -> tu
     and from which row to which its step goes. None: there is none, or no digest shows it."""
     if not all(knows_optimizers(view.process, view.steps) for view in (a, b)):
         return None
-    matched = match_steps(a.process, a.steps, b.process, b.steps)
+    matched = match_attempts(a, b)
     found = []
     for is_a, view, at, end in ((True, a, matched[0], ends[0]), (False, b, matched[1], ends[1])):
         steps = view.steps
@@ -276,13 +299,19 @@ def attempt_keys(process: ProcessTrace, steps: Steps, other: ProcessTrace | None
     known = numbers < len(optimizers)
     known[known] = optimizers.present[numbers[known]]
     tokens = mix(np.full(len(steps), id(process), np.uint64), np.arange(len(steps), dtype=np.uint64))  # match nothing
-    keys, earlier = optimizers.keys, np.zeros(len(optimizers), np.uint64)
-    if len(process.steps_before):
-        keys, earlier = _keys_from_start(process)
-    elif other is not None and len(other.tables["optimizers"]) != len(optimizers):
-        keys = _keys_by_parameters(process, other)
+    keys, earlier = _optimizer_keys(process, other)
     tokens[known] = mix(keys[numbers[known]], steps[known, Step.COUNT] - earlier[numbers[known]])
     return tokens
+
+
+def _optimizer_keys(process: ProcessTrace, other: ProcessTrace | None) -> tuple[Tokens, Tokens]:
+    """Keys of the optimizers of a process, and how many attempts each had made before its first one here."""
+    optimizers = process.tables["optimizers"]
+    if len(process.steps_before):
+        return _keys_from_start(process)
+    if other is not None and len(other.tables["optimizers"]) != len(optimizers):
+        return _keys_by_parameters(process, other), np.zeros(len(optimizers), np.uint64)
+    return optimizers.keys, np.zeros(len(optimizers), np.uint64)
 
 
 def _keys_by_parameters(process: ProcessTrace, other: ProcessTrace) -> Tokens:
@@ -314,6 +343,128 @@ def _keys_from_start(process: ProcessTrace) -> tuple[Tokens, Tokens]:
             identity = {"ordinal": ordinal - min(ordinals), "class": payloads[number].get("class")}
             keys[number] = portable_key("optimizers", identity)
     return keys, earlier
+
+
+# --- extra attempts ---------------------------------------------------------------------------------------------------
+#
+# Attempts that one side alone makes: ``step()`` called twice, another epoch, a condition. Counted with the others, they
+# would match each later attempt with the one before it. Such an attempt ends before that of the other side would, its
+# optimizer makes more attempts on this side, and after it this side goes on as the other does now.
+
+
+AHEAD, GAP = 32, 64
+"""Rows that have to go on alike after an extra attempt, and rows after it among which the first of these is."""
+
+MAX_TRIED = 256
+"""Attempts that are tried; later ones are counted like others."""
+
+
+@dataclass
+class _Attempts:
+    """The attempts of one stream that end after a row."""
+
+    view: StreamView
+    row: int
+    """Rows before it are matched, or of attempts that are extra."""
+    extra: list[int] = field(default_factory=list)
+    """Places of these."""
+
+    def __post_init__(self) -> None:
+        self.ends: Indices = self.view.steps[:, Step.END_ROW].astype(np.int64)
+        self.place = int(np.searchsorted(self.ends, self.row, "right"))
+
+    @property
+    def left(self) -> int:
+        """Rows up to the end of the next attempt; 0: there is none."""
+        return int(self.ends[self.place]) - self.row if self.place < len(self.ends) else 0
+
+    def calls(self, start: int, stop: int) -> Tokens:
+        """What rows compute, whatever their call sites."""
+        return self.view.read(start, min(stop, self.view.rows)).computation
+
+    def go_on(self, attempts: int) -> None:
+        self.place += attempts
+        self.row = int(self.ends[self.place - 1])
+
+
+def find_extra_attempts(a: StreamView, b: StreamView, base: int) -> None:
+    """Note in both views the attempts that one side alone makes; rows before ``base`` are equal, row by row."""
+    x, y = _Attempts(a, base), _Attempts(b, base)
+    surplus = _surplus(a, b)
+    with suppress(HoleError):  # the walk comes to the hole
+        for _ in range(MAX_TRIED if any(surplus) else 0):
+            if not _pass_equal(x, y) or not (_pass_extra(x, y, surplus[0]) or _pass_extra(y, x, surplus[1])):
+                break
+    a.extra_attempts, b.extra_attempts = np.array(x.extra, np.int64), np.array(y.extra, np.int64)
+
+
+def _surplus(a: StreamView, b: StreamView) -> tuple[dict[int, int], dict[int, int]]:
+    """How many more attempts an optimizer makes on one side, by its number there; empty where that is not known."""
+    views = a, b
+    whole = all((view.steps[:, Step.FLAGS] & np.uint64(StepFlag.RECORDED)).all() for view in views)
+    if not whole or not all(knows_optimizers(view.process, view.steps) for view in views):
+        return {}, {}
+    keys = _optimizer_keys(a.process, b.process)[0], _optimizer_keys(b.process, a.process)[0]
+    made = [np.bincount(view.steps[:, Step.OPTIMIZER].astype(np.int64), minlength=1) for view in views]
+    more: list[dict[int, int]] = []
+    for own in (0, 1):
+        others = {int(keys[1 - own][n]): int(made[1 - own][n]) for n in np.flatnonzero(made[1 - own]).tolist()}
+        numbers = np.flatnonzero(made[own]).tolist()
+        more.append({n: int(made[own][n]) - others.get(int(keys[own][n]), 0) for n in numbers})
+    return more[0], more[1]
+
+
+def _pass_equal(x: _Attempts, y: _Attempts) -> bool:
+    """Pass attempts after equally many rows, and what is equal of the next one; False: a side has none."""
+    while x.left and y.left:
+        if x.left != y.left:
+            rows = min(x.left, y.left, WINDOW_ROWS)
+            same = common_prefix(x.calls(x.row, x.row + rows), y.calls(y.row, y.row + rows))
+            x.row, y.row = x.row + same, y.row + same
+            return True
+        equal = 1 + common_prefix(np.diff(x.ends[x.place :]), np.diff(y.ends[y.place :]))
+        x.go_on(equal)
+        y.go_on(equal)
+    return False
+
+
+def _pass_extra(own: _Attempts, other: _Attempts, surplus: dict[int, int]) -> bool:
+    """Pass the next attempts of ``own``, if they are extra."""
+    x, y = own.view.steps[own.place], other.view.steps[other.place]
+    is_digested = int(x[Step.FLAGS] & y[Step.FLAGS]) & StepFlag.DIGESTED
+    if not 0 < own.left < other.left or not is_digested or (x[STATE] == y[STATE]).all():
+        return False
+    ahead = other.calls(other.row, other.row + AHEAD)
+    place, row = _last_extra(own, ahead, surplus) or (None, 0)
+    if place is None:
+        return False
+    begun = int(other.ends[other.place - 1]) if other.place else other.view.start
+    if (other.calls(max(begun, other.row - WINDOW_ROWS), other.row) == ahead[0]).any():
+        phases = own.view.read(own.row, int(own.ends[place])).rows.column(Column.PHASE)
+        if not np.isin(phases, (Phase.OPTIMIZER, Phase.OTHER)).all():
+            return False  # rather a loop that ends earlier
+    extra = range(own.place, place + 1)
+    for number in own.view.steps[extra, Step.OPTIMIZER].tolist():
+        surplus[number] -= 1
+    own.extra += extra
+    own.place, own.row = place + 1, row
+    return True
+
+
+def _last_extra(own: _Attempts, ahead: Tokens, surplus: dict[int, int]) -> tuple[int, int] | None:
+    """The first attempt after which ``own`` goes on as the other side does now, and the row where; None: there is none
+    before one that cannot be extra."""
+    left = dict(surplus)
+    for place in range(own.place, min(len(own.ends), own.place + MAX_TRIED)):
+        number, end = int(own.view.steps[place, Step.OPTIMIZER]), int(own.ends[place])
+        left[number] -= 1
+        if left[number] < 0:
+            return None
+        after = own.calls(end, end + GAP + AHEAD)
+        at = next(iter(np.flatnonzero(after[:GAP] == ahead[0]).tolist()), GAP)
+        if at < GAP and np.array_equal(after[at : at + AHEAD], ahead):
+            return place, end + at
+    return None
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

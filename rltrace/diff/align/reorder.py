@@ -317,6 +317,8 @@ class _Calls:
     """Rows as calls of an op from a site, wherever they are in the order; a token each, shape [n]."""
 
     site: Tokens
+    reads: Tokens
+    """The op and the bytes of the inputs, as far as they are known."""
     inputs: Tokens
     """Site, op and the bytes of the inputs, as far as they are known."""
     whole: Tokens
@@ -325,8 +327,9 @@ class _Calls:
     @staticmethod
     def of(stretch: RowRange, site: Tokens) -> _Calls:
         results = mix(site, _results(stretch))
-        inputs = mix(site, _input_tokens(stretch, results))
-        return _Calls(site, inputs, mix(results, inputs))
+        reads = _input_tokens(stretch, results)
+        inputs = mix(site, reads)
+        return _Calls(site, mix(stretch.tokens.operator, reads), inputs, mix(results, inputs))
 
 
 def _input_tokens(stretch: RowRange, results: Tokens) -> Tokens:
@@ -411,7 +414,7 @@ def _match_around_change(a: RowRange, b: RowRange, found: Alignment) -> Alignmen
     calls = _call_tokens(a, b)
     own, other = _Calls.of(a, calls[0]), _Calls.of(b, calls[1])
     first = int(np.concatenate([found.a[unequal], alone]).min())
-    if not (alone == first).any() and own.inputs[first] == other.inputs[found.b[unequal[0]]]:
+    if not (alone == first).any() and own.reads[first] == other.reads[found.b[unequal[0]]]:
         return found
     partners = _Partners(found.rows_a, found.rows_b)
     partners.add_equal(own.whole, other.whole, once=True)

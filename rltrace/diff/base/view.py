@@ -6,7 +6,7 @@ Interned entries are compared by portable keys, never by ids: two traces may hav
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.base.sequences import Tokens
+from rltrace.diff.base.sequences import EMPTY, Tokens
 from rltrace.diff.base.tokens import RowTokens, mix, values_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.records import LinkFault
@@ -58,8 +58,10 @@ class SiteNames:
         self._a, self._b = _stacks(a, only_a), _stacks(b, only_b)
         self._frames: dict[Frame, Frame] = {}
         """Frames of B to the frames of A that they were."""
+        self._in_torch = [{i: p.words.frames_in_torch(i) for i in only} for p, only in ((a, only_a), (b, only_b))]
         for key in (_without_file, _without_name):
-            self._rename(_one_to_one(self._a, self._b, key))
+            self._rename(self._one_to_one(key, self._in_torch))
+            self._rename(self._one_to_one(key, [{}, {}]))
 
     def learn(self, a: int, b: int) -> bool:
         """Match site ``a`` of A with ``b`` of B; False where they are matched already, or cannot be.
@@ -75,13 +77,22 @@ class SiteNames:
         if differing[0][1] in self._frames or differing[0][0] in self._frames.values():
             return False
         self._frames.update((y, x) for x, y in differing)
-        by_stack = {stack: site for site, stack in self._a.items()}
-        found = [(by_stack.get(self._translated(stack)), site) for site, stack in self._b.items()]
+        in_a, in_b = self._in_torch
+        by_stack = {(stack, in_a[site]): site for site, stack in self._a.items()}
+        found = [(by_stack.get((self._translated(stack), in_b[site])), site) for site, stack in self._b.items()]
         self._rename((i, j) for i, j in found if i is not None)
         return True
 
     def _translated(self, stack: Stack) -> Stack:
         return tuple(self._frames.get(frame, frame) for frame in stack)
+
+    def _one_to_one(self, key: FrameKey, in_torch: Sequence[Mapping[int, object]]) -> list[tuple[int, int]]:
+        """Pairs of sites whose key occurs exactly once on each side, with the same frames in torch where given."""
+        a, b = (
+            _group(((tuple(map(key, stack)), own.get(site)), site) for site, stack in stacks.items())
+            for stacks, own in zip((self._a, self._b), in_torch, strict=True)
+        )
+        return [(found[0], b[k][0]) for k, found in a.items() if k[0] and len(found) == len(b.get(k, ())) == 1]
 
     def _rename(self, pairs: Iterable[tuple[int, int]]) -> None:
         for i, j in pairs:
@@ -102,6 +113,13 @@ def _stacks(process: ProcessTrace, sites: Iterable[int]) -> dict[int, Stack]:
     return {i: tuple((f.file, f.function, f.source.strip()) for f in process.words.stack(i)) for i in sites}
 
 
+def _group(keyed: Iterable[tuple[tuple[Any, ...], int]]) -> dict[tuple[Any, ...], list[int]]:
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for key, site in keyed:
+        found.setdefault(key, []).append(site)
+    return found
+
+
 FrameKey = Callable[[Frame], tuple[str, ...]]
 """The part of a frame that a rename leaves as it was; the whole frame where its source line is not known."""
 
@@ -112,23 +130,6 @@ def _without_file(frame: Frame) -> tuple[str, ...]:
 
 def _without_name(frame: Frame) -> tuple[str, ...]:
     return frame[2:] if frame[2] else frame
-
-
-def _one_to_one(a: dict[int, Stack], b: dict[int, Stack], key: FrameKey) -> list[tuple[int, int]]:
-    """Pairs of sites whose key occurs exactly once on each side."""
-    groups_a, groups_b = _group_by(a, key), _group_by(b, key)
-    return [
-        (found[0], groups_b[words][0])
-        for words, found in groups_a.items()
-        if words and len(found) == 1 and len(groups_b.get(words, ())) == 1
-    ]
-
-
-def _group_by(stacks: dict[int, Stack], key: FrameKey) -> dict[tuple[tuple[str, ...], ...], list[int]]:
-    found: dict[tuple[tuple[str, ...], ...], list[int]] = {}
-    for site, stack in stacks.items():
-        found.setdefault(tuple(map(key, stack)), []).append(site)
-    return found
 
 
 # --- shortcuts -----------------------------------------------------------------------------------------------------
@@ -285,6 +286,8 @@ class StreamView:
         self.shortcuts = shortcuts
         self.start = 0
         """Rows before it are not compared: in a shifted comparison, what a side ran before the first common step."""
+        self.extra_attempts = EMPTY
+        """Places, among ``steps``, of the attempts that the other side does not make."""
         self._other: ProcessTrace | None = None
         self._cached: RowRange | None = None
         self._firsts = [int(segment.first) for segment in stream.segments]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.context import DiffContext
-from rltrace.diff.base.findings import Judgement, RowAt, row_at
+from rltrace.diff.base.findings import PROFILER, Judgement, RowAt, row_at
 from rltrace.diff.base.model import Cause, InputsMatch
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange, StreamView
@@ -103,6 +103,18 @@ def first_of_chain(last: RowAt, one_sided: Indices) -> RowAt:
                 found[written.index] = written
                 left.append(written)
     return found[min(found)]
+
+
+def first_of_line(row: RowAt, one_sided: Indices) -> RowAt:
+    """The first of the run of one-sided rows of one line that ``row`` is in."""
+    for _ in range(MAX_TRIED):
+        if not np.isin(row.index - 1, one_sided):
+            break
+        before = row_at(row.view, row.index - 1)
+        if before.stack[:1] != row.stack[:1] or before.op.startswith(PROFILER):
+            break
+        row = before
+    return row
 
 
 def without_results(stretch: RowRange) -> NDArray[np.bool_]:

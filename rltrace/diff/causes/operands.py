@@ -7,7 +7,7 @@ side wrote. Decides no verdict: that the input differs is known by then.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -98,9 +98,6 @@ def another_operand(
         why = _of_one_op(on_a, on_b, same_part=is_same_part(a, x, b, y, operand.place))
         return None if why is None else Judgement(Cause.ARGUMENTS, operand.match, f"{ANOTHER}: {what} is {why}")
     if not all(side.is_shared for side in written):
-        why = _of_other_parts(context, on_a, on_b)
-        if why is not None:
-            return Judgement(Cause.ARGUMENTS, operand.match, f"{what} is what {why}")
         return Judgement(Cause.CONTROL_FLOW, operand.match, f"{what} {_written_text(on_a)}, and {_written_text(on_b)}")
     why = _of_one_side(*written) if len(written) == 1 else _calls_text(on_a, on_b)
     return Judgement(Cause.ARGUMENTS, operand.match, f"{ANOTHER}: {what} is {why}")
@@ -138,31 +135,6 @@ def _of_one_op(a: ReadTensor, b: ReadTensor, *, same_part: bool) -> str | None:
     several = Origin.MIXED in (a.origin, b.origin)
     wrote = f"what several ops wrote in, the last of them {writer}" if several else f"what {writer} wrote"
     return f"{parts[0]} of {wrote} in A, {parts[1]} in B"
-
-
-def _of_other_parts(context: DiffContext, a: ReadTensor, b: ReadTensor) -> str | None:
-    """How two calls of one line differ that each side made at this place, where they read other parts of one tensor.
-
-    Such calls may be matched with calls at other places, which read the same parts.
-    """
-    if a.producer is None or b.producer is None or a.is_shared or b.is_shared:
-        return None
-    x, y = a.producer.row, b.producer.row
-    if str(x) != str(y):
-        return None
-    for place, (link_a, link_b) in enumerate(zip(x.rows.inputs(x.place), y.rows.inputs(y.place), strict=False)):
-        read_a, read_b = producer_of(x, link_a), producer_of(y, link_b)
-        if read_a is None or read_b is None or context.matching.partner(read_a.row.index) != read_b.row.index:
-            continue
-        parts = parts_of(x, link_a, y, link_b, place)
-        sides = [
-            replace(side, reader=row, producer=read, part=part)
-            for side, row, read, part in zip((a, b), (x, y), (read_a, read_b), parts, strict=True)
-        ]
-        why = _of_one_op(*sides, same_part=is_same_part(x, link_a, y, link_b, place))
-        if why is not None:
-            return f"{x} (row {x.index:,} in A, {y.index:,} in B) made of {why}"
-    return None
 
 
 def _result_text(output: StoredOutput) -> str:

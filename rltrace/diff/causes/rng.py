@@ -18,13 +18,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.align.blocks import match_steps
+from rltrace.diff.align.blocks import match_attempts
 from rltrace.diff.base.coverage import FINISHED, recorded_throughout
-from rltrace.diff.base.findings import RowAt, make_finding, row_at
+from rltrace.diff.base.findings import RowAt
 from rltrace.diff.base.model import Finding
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange, StreamView
-from rltrace.diff.causes.extra_ops import control_flow
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import GENERATORS, UNTOUCHED, Column, Generator, RowFlag, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
@@ -89,30 +88,25 @@ def draws_from(stream: StreamTrace, number: int) -> DrawingRows | None:
 # --- draws ------------------------------------------------------------------------------------------------------------
 
 
-DRAWS = "it draws from a generator"
-
 Key = tuple[bool, int]
 """A generator: whether it is one of A's process, and its number there."""
 
 Ends = tuple[int, int]
 """Row numbers in A and in B."""
 
-MakeFinding = Callable[[bool, int], Finding]
-"""(whether it is A's, its place in the range) to the finding at a one-sided op."""
-
 
 class Draws:
     """The draws along one pair of streams.
 
-    ``ends``: the rows of A and of B before which both are matched or of one side; later ones were not compared.
+    ``finding``: of a one-sided draw, given whether it is A's, and its row. ``ends``: the rows of A and of B before
+    which both are matched or of one side; later ones were not compared.
     """
 
-    def __init__(self, a: StreamView, b: StreamView) -> None:
+    def __init__(self, a: StreamView, b: StreamView, finding: Callable[[bool, int], Finding]) -> None:
         self._views = {True: a, False: b}
-        self._since: dict[Key, Finding] = {}
-        """The first one-sided draw since a matched op that was read last drew from that generator."""
+        self._finding = finding
         self._last: dict[Key, int] = {}
-        """The row of that matched op."""
+        """The row of the last matched op that was read and drew from that generator."""
         self._one_sided: dict[Key, list[Indices]] = {}
         """Rows of all one-sided draws."""
         self._marked: dict[bool, list[Indices]] = {True: [], False: []}
@@ -121,9 +115,7 @@ class Draws:
         self.any_one_sided = False
         """Whether there was any one-sided draw."""
 
-    def add(
-        self, a: tuple[RowRange, Indices, Indices], b: tuple[RowRange, Indices, Indices], finding: MakeFinding
-    ) -> None:
+    def add(self, a: tuple[RowRange, Indices, Indices], b: tuple[RowRange, Indices, Indices]) -> None:
         """Add (range, places of matched rows, places of one-sided rows) of both sides; ranges come in order."""
         marked = a[0].flags(RowFlag.MARKED)[a[1]] | b[0].flags(RowFlag.MARKED)[b[1]]
         for of_a, (stretch, pairs, one_sided_rows) in ((True, a), (False, b)):
@@ -131,37 +123,25 @@ class Draws:
             self._marked[of_a].append(stretch.first + pairs[drew[pairs] & marked])
             shared = pairs[drew[pairs] & ~marked & (numbers[pairs] != Generator.UNKNOWN)]
             for number in np.unique(numbers[shared]).tolist():
-                self._since.pop((of_a, number), None)
                 self._last[of_a, number] = stretch.first + int(shared[numbers[shared] == number].max())
             own = one_sided_rows[drew[one_sided_rows]]
+            self.any_one_sided |= bool(len(own))
             for number in np.unique(numbers[own]).tolist():
-                rows, after = own[numbers[own] == number], shared[numbers[shared] == number]
-                self._note(
-                    (of_a, number), stretch.first, rows, rows[rows > after.max()] if len(after) else rows, finding
-                )
+                self._one_sided.setdefault((of_a, number), []).append(stretch.first + own[numbers[own] == number])
 
-    def _note(self, key: Key, first: int, rows: Indices, since: Indices, finding: MakeFinding) -> None:
-        self.any_one_sided = True
-        self._one_sided.setdefault(key, []).append(first + rows)
-        if len(since) and key not in self._since:
-            self._since[key] = finding(key[0], int(since[0]))
-
-    def causing_draw(self, a: RowAt, b: RowAt, ends: Ends, one_sided: tuple[Indices, Indices]) -> Finding | None:
-        """The one-sided draw that explains the different RNG states of a matched pair; None: there is none.
-
-        ``one_sided``: one-sided rows of A and B.
-        """
+    def causing_draw(self, a: RowAt, b: RowAt, ends: Ends) -> Finding | None:
+        """The one-sided draw that explains the different RNG states of a matched pair; None: there is none."""
         numbers = {True: int(a.rows.generators[a.place]), False: int(b.rows.generators[b.place])}
         known = Generator.UNKNOWN not in numbers.values()
         found = [
-            self._finding(key, int(rows[0]), one_sided)
+            self._finding(key[0], int(rows[0]))
             for key in self._one_sided
             if (not known or key[1] in (numbers[key[0]], Generator.UNKNOWN))
             and len(rows := self._left(key, ends, until=ends))
         ]
         return min(found, key=lambda f: f.identical_before, default=None)
 
-    def unsettled(self, one_sided: tuple[Indices, Indices], ends: Ends) -> Finding | None:
+    def unsettled(self, ends: Ends) -> Finding | None:
         """The first one-sided draw that is not proven harmless; None: there is none."""
         if not all(view.process.state in FINISHED for view in self._views.values()):
             return None  # the missing rows may restore the state
@@ -169,7 +149,7 @@ class Draws:
         for key in self._one_sided:
             row = self._first_unsettled(key, ends)
             if row is not None:
-                left.append(self._finding(key, row, one_sided))
+                left.append(self._finding(key[0], row))
         return min(left, key=lambda f: f.identical_before, default=None)
 
     def are_settled(self, view: StreamView, tail: RowRange) -> bool:
@@ -233,16 +213,6 @@ class Draws:
     def _rows(self, key: Key) -> Indices:
         return np.concatenate([np.empty(0, np.int64), *self._one_sided.get(key, [])])
 
-    def _finding(self, key: Key, row: int, one_sided: tuple[Indices, Indices]) -> Finding:
-        """The finding at a one-sided draw; the stored one if it is of this row."""
-        since = self._since.get(key)
-        if since is not None and row == (since.a_index if key[0] else since.b_index):
-            return since
-        side, other = ("A", "B") if key[0] else ("B", "A")
-        at, same_side = row_at(self._views[key[0]], row), one_sided[0 if key[0] else 1]
-        decided, before = control_flow(side, at, other, None, DRAWS), row - int(np.sum(same_side < row))
-        return make_finding(at, None, decided, before) if key[0] else make_finding(None, at, decided, before)
-
     def _settled_before(self, key: Key, until: Ends | None) -> int:
         """Row of the last attempt at which the state of the generator was equal on both sides; 0: there is none."""
         column = state_column(key[1])
@@ -258,7 +228,7 @@ class Draws:
     def _equal_attempts(self) -> dict[Step, tuple[Indices, Indices]]:
         """End rows, in A and B, of the matched attempts with equal RNG states, by column."""
         a, b = self._views[True], self._views[False]
-        at_a, at_b = match_steps(a.process, a.steps, b.process, b.steps)
+        at_a, at_b = match_attempts(a, b)
         own_a, own_b = a.steps[at_a], b.steps[at_b]
         digested = (own_a[:, Step.FLAGS] & own_b[:, Step.FLAGS] & np.uint64(StepFlag.DIGESTED)) != 0
         found = {}

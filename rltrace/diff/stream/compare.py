@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rltrace.diff.align.blocks import find_extra_attempts
 from rltrace.diff.base.bisect import MARKED, STRUCTURE, VALUES, Bisection, OnProbe, Unreadable
 from rltrace.diff.base.context import DiffContext, Matching
 from rltrace.diff.base.model import (
@@ -112,6 +113,7 @@ def compare_streams(
             return _with_marked(result, count_marked(search, min(result.looked_at), MarkedRows(whole=True)))
         base = base_or_none
         same_structure = a.rows == b.rows and search.first_structure.row is None
+        find_extra_attempts(a, b, base)
     walk = StreamWalk(a, b, base, settings, is_aligned=search is not None, progress=progress).run()
     result.context = walk.context
     _apply_walk(result, walk, same_structure)

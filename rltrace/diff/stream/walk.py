@@ -19,7 +19,7 @@ from rltrace.diff.align.rows import Alignment, before, insertion_places, one_sid
 from rltrace.diff.align.window import context_before, first_unequal, has_more, read_window
 from rltrace.diff.base.bisect import Unreadable
 from rltrace.diff.base.context import DiffContext, Matching
-from rltrace.diff.base.findings import Judgement, RowAt, attempt_of, make_finding, row_at
+from rltrace.diff.base.findings import PROFILER, Judgement, RowAt, attempt_of, make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, NamedDifference
 from rltrace.diff.base.row_diff import difference
 from rltrace.diff.base.sequences import Indices, Tokens
@@ -30,11 +30,12 @@ from rltrace.diff.causes.extra_ops import (
     COMPILED,
     control_flow,
     first_of_chain,
+    first_of_line,
     first_read_of,
     one_sided_writers,
     without_results,
 )
-from rltrace.diff.causes.rng import DRAWS, Draws
+from rltrace.diff.causes.rng import Draws
 from rltrace.diff.causes.uninitialised import MarkedRows, unused_rows
 from rltrace.diff.stream.hunks import HunkCounter
 from rltrace.errors import HoleError
@@ -153,7 +154,7 @@ class StreamWalk:
         self.context = DiffContext(self.a, self.b, self.matching, self.settings)
         self.matched = self.equal = self.base
         self.done = (self.base, self.base)
-        self.draws = Draws(self.a, self.b)
+        self.draws = Draws(self.a, self.b, self._one_sided_draw)
         self._all_one_sided: tuple[list[Indices], list[Indices]] = ([], [])
         self._sent: tuple[RowAt, RowAt] | None = None
         self._chunks_spent = 0
@@ -164,7 +165,7 @@ class StreamWalk:
         if self.undecided is None:
             whole = self.a.rows - self.trailing[0], self.b.rows - self.trailing[1]
             ends = whole if self.value is None else self._compared
-            self._is_harmful(self.draws.unsettled(self._one_sided, ends))
+            self._is_harmful(self.draws.unsettled(ends))
             if self.value is None:
                 self._is_harmful(self._one_sided_attempt())
         return self
@@ -314,15 +315,17 @@ class StreamWalk:
         origin = judge(self.context, row_a, row_b, difference(a, i, b, j))
         judgement = origin.judgement
         if judgement.cause is Cause.RNG:
-            draw = self.draws.causing_draw(row_a, row_b, self._compared, self._one_sided)
+            draw = self.draws.causing_draw(row_a, row_b, self._compared)
             if draw is not None:
                 because = f"{judgement.explanation}; {draw.op} before it ran on one side only"
                 judgement = Judgement(judgement.cause, judgement.inputs_match, because)
                 self._is_harmful(draw)
             else:
                 judgement = carried_generator(self.context, row_a, row_b, judgement)
-        elif judgement.cause is Cause.OUTSIDE and judgement.received is None:
-            judgement = replace(judgement, explanation=judgement.explanation + self._earlier_text())
+        elif judgement.cause in (Cause.OUTSIDE, Cause.ARGUMENTS) and judgement.received is None:
+            judgement = replace(
+                judgement, explanation=judgement.explanation + self._earlier_text(row_a, judgement.cause)
+            )
         before = self.equal
         if origin.a.index < row_a.index:  # an earlier marked op is the origin
             before = min(before, origin.a.index)
@@ -335,11 +338,13 @@ class StreamWalk:
         self.value = make_finding(origin.a, origin.b, judgement, before)
         self.first = self.first or self.value
 
-    def _earlier_text(self) -> str:
+    def _earlier_text(self, row: RowAt, cause: Cause) -> str:
         """``; before it, only A runs aten.copy_.default at train.py:36 (row 25)``: what a side brings in may depend on
-        the way that it took before; "" where both took the same."""
+        the way that it took before, and what it reads on that of this step; "" where both took the same."""
         first = self.first
         if first is None or first.cause is not Cause.CONTROL_FLOW:
+            return ""
+        if cause is Cause.ARGUMENTS and first.step not in (None, row.step):
             return ""
         side, view, index = ("B", self.b, first.b_index) if first.a_index is None else ("A", self.a, first.a_index)
         return "" if index is None else f"; before it, only {side} runs {row_at(view, index)} (row {index:,})"
@@ -359,14 +364,8 @@ class StreamWalk:
         self._all_one_sided[0].append(a.first + only_a)
         self._all_one_sided[1].append(b.first + only_b)
         if self.first is None and (len(only_a) or len(only_b)):
-            self.first = self._one_sided_finding(a, b, (only_a, only_b), (opposite_a, opposite_b), at_a, "")
-
-        def drawing(of_a: bool, row: int) -> Finding:
-            places = (only_a == row) & of_a, (only_b == row) & (not of_a)
-            opposite = opposite_a[places[0]], opposite_b[places[1]]
-            return self._one_sided_finding(a, b, (only_a[places[0]], only_b[places[1]]), opposite, at_a, DRAWS)
-
-        self.draws.add((a, at_a, only_a), (b, at_b, only_b), drawing)
+            self.first = self._one_sided_finding(a, b, (only_a, only_b), (opposite_a, opposite_b), at_a)
+        self.draws.add((a, at_a, only_a), (b, at_b, only_b))
 
     def _one_sided_finding(
         self,
@@ -375,7 +374,6 @@ class StreamWalk:
         only: tuple[Indices, Indices],
         opposite: tuple[Indices, Indices],
         at_a: Indices,
-        harm: str,
     ) -> Finding:
         """The finding at the first one-sided row, of A or of B."""
         only_a, only_b = only
@@ -383,10 +381,10 @@ class StreamWalk:
         if a_is_first:
             row, other = RowAt(self.a, a.rows, int(only_a[0])), (b, int(opposite[0][0]))
             before = self.equal + int(np.searchsorted(at_a, only_a[0]))
-            return make_finding(row, None, control_flow("A", row, "B", row_or_none(*other), harm), before)
+            return make_finding(row, None, control_flow("A", row, "B", row_or_none(*other), ""), before)
         row, other = RowAt(self.b, b.rows, int(only_b[0])), (a, int(opposite[1][0]))
         before = self.equal + int(np.searchsorted(a.first + at_a, opposite[1][0]))
-        return make_finding(None, row, control_flow("B", row, "A", row_or_none(*other), harm), before)
+        return make_finding(None, row, control_flow("B", row, "A", row_or_none(*other), ""), before)
 
     @property
     def _compared(self) -> tuple[int, int]:
@@ -426,21 +424,37 @@ class StreamWalk:
                 return
 
     def _one_sided_attempt(self) -> Finding | None:
-        """The finding at the first one-sided row of an attempt that one side alone made; None: there is none."""
+        """The finding at the first of the one-sided rows that lead to an attempt that one side alone made; None: there
+        is none."""
         found = unmatched_attempt(self.a, self.b, self._compared) if any(map(len, self._one_sided)) else None
         if found is None:
             return None
         is_a, start, end = found
-        rows = self.one_sided_rows(is_a)
-        view, other = (self.a, "B") if is_a else (self.b, "A")
-        inside = (row_at(view, number) for number in rows[(rows >= start) & (rows < end)].tolist())
-        row = next((row for row in inside if row.phase == OPTIMIZER), None)
-        if row is None:
+        view, rows = self.a if is_a else self.b, self.one_sided_rows(is_a)
+        inside = [row_at(view, number) for number in rows[(rows >= start) & (rows < end)].tolist()]
+        update = next((k for k, row in enumerate(inside) if row.phase == OPTIMIZER), None)
+        if update is None:
             return None
-        attempt = attempt_of(row)
+        first = last = inside[update]
+        for row in inside[update - 1 :: -1] if update else ():
+            if row.index + 1 != last.index:
+                break
+            first, last = first if row.op.startswith(PROFILER) else row, row
+        attempt, other = attempt_of(inside[update]), "B" if is_a else "A"
         step = "an optimizer step" if attempt is None else f"a step of {attempt[0].name}"
+        harm = f"{step}, which {other} does not make" + ", follows" * (first.phase != OPTIMIZER)
         before = min(self.equal, self.first.identical_before) if self.first else self.equal
-        return self._one_sided_at(row, f"{step}, which {other} does not make", before)
+        return self._one_sided_at(first, lambda _: harm, before)
+
+    def _one_sided_draw(self, of_a: bool, index: int) -> Finding:
+        """The finding at a draw on one side only."""
+        row, rows = row_at(self.a if of_a else self.b, index), self.one_sided_rows(of_a)
+        before = index - row.view.start - self.opening[0 if of_a else 1] - int(np.sum(rows < index))
+        first = self._first_of_chain(row)
+        if first.index == row.index:
+            return self._one_sided_at(row, "{} draws from a generator".format, before)
+        draw = f"{row.op} (row {index:,})"
+        return self._one_sided_at(first, lambda it: f"{draw}, which depends on {it}, draws from a generator", before)
 
     def _opposite(self, row: RowAt) -> RowAt | None:
         """The row with which the other side continues where this side runs one-sided rows."""
@@ -480,19 +494,33 @@ class StreamWalk:
 
     def _note_use(self, first: RowAt, writer: RowAt, user: str) -> None:
         """Note ``first``, the first one-sided op of those that made what ``writer`` wrote."""
-        made = "it wrote" if first.index == writer.index else f"{writer} (row {writer.index:,}) made of it"
-        harm, forward = f"{user} computes with what {made}", self._forward_of(first)
-        if forward is not None:
-            harm += f"; before it, only {'A' if forward.view is self.a else 'B'} runs {forward} (row {forward.index:,})"
+        forward = self._forward_of(first)
+        more = (
+            "" if forward is None else f"; before it, only {self._side(forward)} runs {forward} (row {forward.index:,})"
+        )
+
+        def harm(it: str) -> str:
+            made = f"{it} wrote" if first.index == writer.index else f"{writer} (row {writer.index:,}) made of {it}"
+            return f"{user} computes with what {made}{more}"
+
         before = min(self.equal, self.first.identical_before) if self.first else self.equal
         self.harmful = self._one_sided_at(first, harm, before)
         self._share_harm()
 
-    def _one_sided_at(self, row: RowAt, harm: str, before: int) -> Finding:
-        """The finding at a one-sided row, with what the other side does there."""
-        on_a = row.view is self.a
-        judgement = control_flow("A" if on_a else "B", row, "B" if on_a else "A", self._opposite(row), harm)
-        return make_finding(row if on_a else None, None if on_a else row, judgement, before)
+    def _one_sided_at(self, row: RowAt, harm: Callable[[str], str], before: int) -> Finding:
+        """The finding at a one-sided row, or at the first such row of its line, with what the other side does there.
+
+        ``harm``: why ``row`` matters, given words for it.
+        """
+        first = first_of_line(row, self.one_sided_rows(row.view is self.a))
+        why = harm("it" if first.index == row.index else f"{row.op} (row {row.index:,}) of the same line")
+        side = self._side(row)
+        judgement = control_flow(side, first, "B" if side == "A" else "A", self._opposite(first), why)
+        on_a = side == "A"
+        return make_finding(first if on_a else None, None if on_a else first, judgement, before)
+
+    def _side(self, row: RowAt) -> str:
+        return "A" if row.view is self.a else "B"
 
     def _forward_of(self, writer: RowAt) -> RowAt | None:
         """The first one-sided row that led to a one-sided backward op: autograd runs what a forward recorded."""

@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from rltrace import fingerprint
 from rltrace.digest import ALGORITHM
-from rltrace.fingerprint import Facts
-from rltrace.fingerprint.sources import line_digests, source_files
+from rltrace.fingerprint import Facts, sources
 from rltrace.masking import home_as_tilde, masked_arguments, masked_text
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.processes.exits import (
@@ -281,18 +280,21 @@ class ProcessRecording:
         """Record all facts; some a library fixes when they are first read, so not before the program has computed."""
         for part in self._parts:
             self._facts |= part.facts()
-        self._facts |= fingerprint.facts(self._facts)
-        self.writer.facts(self.level, self.engine, {**self._facts, **more})
-        self._write_sources()
-
-    def _write_sources(self) -> None:
-        """Record the digests of the lines of files that were loaded since the last time, and with ``--sources`` their
-        text."""
-        files = dict(source_files(self._sources, self._started))
+        files = dict(sources.source_files(self._sources, self._started))
         self._sources |= files.keys()
+        self._facts |= fingerprint.facts(self._facts, files.values())
+        self.writer.facts(self.level, self.engine, {**self._facts, **more})
+        self._write_sources(files)
+
+    def _write_sources(self, files: Mapping[str, sources.SourceFile]) -> None:
+        """Record the digests of the lines of these files, and with ``--sources`` their text."""
         if files:
             entries = [
-                {"file": name, "path": home_as_tilde(file.path), "lines": b64encode(line_digests(file.text)).decode()}
+                {
+                    "file": name,
+                    "path": home_as_tilde(file.path),
+                    "lines": b64encode(sources.line_digests(file.text)).decode(),
+                }
                 | ({"text": masked_text(file.text.decode(errors="replace"))} if self.options.sources else {})
                 for name, file in files.items()
             ]

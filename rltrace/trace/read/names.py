@@ -131,6 +131,11 @@ class Words:
         frames = self.payload("sites", site)
         return bool(frames) and not self._is_user_frame(frames[0])
 
+    def frames_in_torch(self, site: int) -> tuple[tuple[str, str], ...]:
+        """(function, source line) of the frames of a site that are no user frames."""
+        payloads = (self.payload("frames", frame) for frame in self.payload("sites", site) or ())
+        return tuple((str(p.get("function")), str(p.get("source"))) for p in payloads if p and p.get("internal"))
+
     def calls(self, site: int) -> list[tuple[str, str]]:
         """(portable path, function) of the user frames of a site, innermost first."""
         return [(frame.file, frame.function) for frame in self.stack(site)]
