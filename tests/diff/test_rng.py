@@ -12,11 +12,10 @@ from recorded import recorder
 from views import both, compare_in, opened, view_of
 
 from rltrace.diff import compare
-from rltrace.diff.base.findings import make_finding, row_at
-from rltrace.diff.base.model import Cause, Finding
+from rltrace.diff.base.findings import Judgement, make_finding, row_at
+from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.causes.extra_ops import control_flow
-from rltrace.diff.causes.rng import DRAWS, Draws, draws_from, generators_note, rng_ends_equal, state_column
+from rltrace.diff.causes.rng import Draws, draws_from, generators_note, rng_ends_equal, state_column
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import Generator, Origin, RowFlag, Step
 
@@ -120,21 +119,23 @@ def side(path: Path, rows: str, state: str = "complete", end: str | None = None,
     return view_of(path, build, state=state, generators=end)
 
 
+def draws_of(a: StreamView, b: StreamView) -> Draws:
+    def finding(of_a: bool, index: int) -> Finding:
+        row, judgement = row_at(a if of_a else b, index), Judgement(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, "")
+        return make_finding(row if of_a else None, None if of_a else row, judgement, index)
+
+    return Draws(a, b, finding)
+
+
 def drawn(folder: Path, a: str, b: str, **more: object) -> tuple[Draws, StreamView, StreamView, list[np.ndarray]]:
     views = [side(folder / f"{name}.zarr", rows, **more) for name, rows in (("a", a), ("b", b))]  # type: ignore[arg-type]
-    draws, sides, alone = Draws(*views), [], []
+    draws, sides, alone = draws_of(*views), [], []
     for view, rows in zip(views, (a, b), strict=True):
         word = [row for row in rows if not row.isdigit()]
         alone.append(np.array([k for k, row in enumerate(word) if row.isupper()], np.int64))
         matched = np.array([k for k, row in enumerate(word) if not row.isupper()], np.int64)
         sides.append((view.read(0, view.rows), matched, alone[-1]))
-
-    def finding(of_a: bool, place: int) -> Finding:
-        row = row_at(views[0 if of_a else 1], place)
-        judged = control_flow("A" if of_a else "B", row, "", None, DRAWS)
-        return make_finding(row, None, judged, place) if of_a else make_finding(None, row, judged, place)
-
-    draws.add(sides[0], sides[1], finding)
+    draws.add(sides[0], sides[1])
     return draws, *views, alone
 
 
@@ -182,10 +183,7 @@ def test_draws_of_one_side(
 ) -> None:
     """Harmless where the generator is in the same state afterwards, or where nothing else ever draws from it."""
     draws, *_, alone = drawn(tmp_path, a, b, **more)
-    found = draws.unsettled((alone[0], alone[1]), ends_of(draws))
-    assert place_of(found) == unsettled
-    if "T1T" in (a, b):
-        assert (found.identical_before, found.cause) == (0, Cause.CONTROL_FLOW)
+    assert place_of(draws.unsettled(ends_of(draws))) == unsettled
     assert draws.any_one_sided is any(len(rows) for rows in alone)
 
 
@@ -194,8 +192,8 @@ def test_only_what_was_compared_settles(
     tmp_path: Path, ends: tuple[int, int], unsettled: tuple[int | None, int | None] | None
 ) -> None:
     """A draw of both sides after the end of the walk is no proof."""
-    draws, *_, alone = drawn(tmp_path, "tT.t", "t.t")
-    assert place_of(draws.unsettled((alone[0], alone[1]), ends)) == unsettled
+    draws, *_ = drawn(tmp_path, "tT.t", "t.t")
+    assert place_of(draws.unsettled(ends)) == unsettled
 
 
 def test_draws_after_the_value_at_which_the_walk_ends(tmp_path: Path) -> None:
@@ -243,9 +241,9 @@ def test_steps_that_digests_prove_equal_settle_a_draw(tmp_path: Path) -> None:
 def test_the_draw_that_explains_another_state(tmp_path: Path, a: str, b: str, cause: tuple[int, int] | None) -> None:
     """The first of one side since both last drew from the generator; the rows up to the last pair are known."""
     views = [side(tmp_path / f"whole {name}.zarr", rows) for name, rows in (("a", a), ("b", b))]
-    draws, *_, alone = drawn(tmp_path, a[:-1], b[:-1])
+    draws, *_ = drawn(tmp_path, a[:-1], b[:-1])
     pair = [row_at(view, view.rows - 1) for view in views]
-    assert place_of(draws.causing_draw(*pair, ends_of(draws), (alone[0], alone[1]))) == cause
+    assert place_of(draws.causing_draw(*pair, ends_of(draws))) == cause
 
 
 @pytest.mark.parametrize(
@@ -268,7 +266,7 @@ def test_draws_at_the_end_of_one_side(
     long, short = side(tmp_path / "a.zarr", a + tail, **more), side(tmp_path / "b.zarr", a, **more)  # type: ignore[arg-type]
     rest = long.read(len(a), len(a) + len(tail))
     for views in ((long, short), (short, long)):
-        draws = Draws(*views)
+        draws = draws_of(*views)
         assert draws.are_settled(long, rest) is settled
         assert draws.any_one_sided is (tail != "..")
 
@@ -277,7 +275,7 @@ def test_ends_that_differ_settle_nothing(tmp_path: Path) -> None:
     """The states of both sides count, not those of one."""
     long, short = (side(tmp_path / f"{rows}.zarr", rows, end=rows) for rows in ("ttt", "tt"))
     for views in ((long, short), (short, long)):
-        assert not Draws(*views).are_settled(long, long.read(2, 3))
+        assert not draws_of(*views).are_settled(long, long.read(2, 3))
 
 
 def test_all_draws_of_a_stream(tmp_path: Path) -> None:
@@ -314,18 +312,16 @@ def test_ends_that_differ_leave_a_draw_unsettled(tmp_path: Path) -> None:
             side(tmp_path / f"{ends}{rows}.zarr", rows, end=end) for rows, end in zip(("tT", "t"), ends, strict=True)
         )
         for views in ((long, short), (short, long)):
-            draws = Draws(*views)
+            draws = draws_of(*views)
             alone = [np.array([1] if view is long else [], np.int64) for view in views]
-            judged = control_flow("A", row_at(long, 1), "", None, DRAWS)
-            finding = make_finding(row_at(long, 1), None, judged, 1)
             given = [(view.read(0, view.rows), np.array([0]), rows) for view, rows in zip(views, alone, strict=True)]
-            draws.add(given[0], given[1], lambda *_, found=finding: found)
-            assert (draws.unsettled((alone[0], alone[1]), ends_of(draws)) is not None) is unsettled
+            draws.add(given[0], given[1])
+            assert (draws.unsettled(ends_of(draws)) is not None) is unsettled
 
 
 def test_draws_of_a_trace_that_goes_on(tmp_path: Path) -> None:
     """What one side has not run yet may restore the state, whichever side it is."""
     long, short = side(tmp_path / "a.zarr", "tT"), side(tmp_path / "b.zarr", "t", state="killed")
     for views in ((long, short), (short, long)):
-        draws = Draws(*views)
-        assert draws.unsettled((np.array([1]), np.array([], np.int64)), ends_of(draws)) is None
+        draws = draws_of(*views)
+        assert draws.unsettled(ends_of(draws)) is None

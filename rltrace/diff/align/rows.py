@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.row_diff import candidates
 from rltrace.diff.base.sequences import (
     EMPTY,
@@ -37,7 +36,6 @@ from rltrace.diff.base.sequences import (
 )
 from rltrace.diff.base.tokens import RowTokens, mix
 from rltrace.diff.base.view import RowRange
-from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Column, Kind
 
 # --- anchors ----------------------------------------------------------------------------------------------------------
@@ -397,17 +395,6 @@ def is_aligned_and_equal(a: RowRange, b: RowRange) -> bool:
     """Whether both ranges have the same ops with equal hashes, position by position."""
     rows = np.arange(min(len(a), len(b)))
     return is_aligned(a, b) and not candidates(a, rows, b, rows).any()
-
-
-def row_or_none(stretch: RowRange, row: int) -> RowAt | None:
-    """A row of a range or after it, as another range may begin there; None where it cannot be read or there is none."""
-    place = row - stretch.first
-    if 0 <= place < len(stretch):
-        return RowAt(stretch.view, stretch.rows, place)
-    try:
-        return row_at(stretch.view, row) if stretch.end <= row < stretch.view.rows else None
-    except HoleError:
-        return None
 
 
 def one_sided(stretch: RowRange, rows: Indices, end: int) -> Indices:

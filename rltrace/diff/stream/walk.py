@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rltrace.diff.align.blocks import Block, batches, same_in_any_order, unmatched_attempt
 from rltrace.diff.align.reorder import partners_of, reordered_rows
-from rltrace.diff.align.rows import Alignment, before, insertion_places, one_sided, row_or_none
+from rltrace.diff.align.rows import Alignment, before, insertion_places, one_sided
 from rltrace.diff.align.window import context_before, first_unequal, has_more, read_window
 from rltrace.diff.base.bisect import Unreadable
 from rltrace.diff.base.context import DiffContext, Matching
@@ -364,27 +364,10 @@ class StreamWalk:
         self._all_one_sided[0].append(a.first + only_a)
         self._all_one_sided[1].append(b.first + only_b)
         if self.first is None and (len(only_a) or len(only_b)):
-            self.first = self._one_sided_finding(a, b, (only_a, only_b), (opposite_a, opposite_b), at_a)
+            a_is_first = len(only_a) and (not len(only_b) or a.first + int(only_a[0]) <= int(opposite_b[0]))
+            row = RowAt(self.a, a.rows, int(only_a[0])) if a_is_first else RowAt(self.b, b.rows, int(only_b[0]))
+            self.first = self._one_sided_at(row, lambda _: "", self._equal_before(row))
         self.draws.add((a, at_a, only_a), (b, at_b, only_b))
-
-    def _one_sided_finding(
-        self,
-        a: RowRange,
-        b: RowRange,
-        only: tuple[Indices, Indices],
-        opposite: tuple[Indices, Indices],
-        at_a: Indices,
-    ) -> Finding:
-        """The finding at the first one-sided row, of A or of B."""
-        only_a, only_b = only
-        a_is_first = len(only_a) and (not len(only_b) or a.first + int(only_a[0]) <= int(opposite[1][0]))
-        if a_is_first:
-            row, other = RowAt(self.a, a.rows, int(only_a[0])), (b, int(opposite[0][0]))
-            before = self.equal + int(np.searchsorted(at_a, only_a[0]))
-            return make_finding(row, None, control_flow("A", row, "B", row_or_none(*other), ""), before)
-        row, other = RowAt(self.b, b.rows, int(only_b[0])), (a, int(opposite[1][0]))
-        before = self.equal + int(np.searchsorted(a.first + at_a, opposite[1][0]))
-        return make_finding(None, row, control_flow("B", row, "A", row_or_none(*other), ""), before)
 
     @property
     def _compared(self) -> tuple[int, int]:
@@ -448,19 +431,27 @@ class StreamWalk:
 
     def _one_sided_draw(self, of_a: bool, index: int) -> Finding:
         """The finding at a draw on one side only."""
-        row, rows = row_at(self.a if of_a else self.b, index), self.one_sided_rows(of_a)
-        before = index - row.view.start - self.opening[0 if of_a else 1] - int(np.sum(rows < index))
-        first = self._first_of_chain(row)
+        row = row_at(self.a if of_a else self.b, index)
+        before, first = self._equal_before(row), self._first_of_chain(row)
         if first.index == row.index:
             return self._one_sided_at(row, "{} draws from a generator".format, before)
         draw = f"{row.op} (row {index:,})"
         return self._one_sided_at(first, lambda it: f"{draw}, which depends on {it}, draws from a generator", before)
 
+    def _equal_before(self, row: RowAt) -> int:
+        """How many matched rows are before a row on its side."""
+        of_a = row.view is self.a
+        own = np.searchsorted(self.one_sided_rows(of_a), row.index)
+        return row.index - row.view.start - self.opening[0 if of_a else 1] - int(own)
+
     def _opposite(self, row: RowAt) -> RowAt | None:
         """The row with which the other side continues where this side runs one-sided rows."""
         of_a = row.view is self.a
         place, other = self.hunks.opposite(of_a, row.index), self.b if of_a else self.a
-        return None if place is None or place >= other.rows else row_at(other, place)
+        if place is not None and place < other.rows:
+            with suppress(HoleError):
+                return row_at(other, place)
+        return None
 
     def _check_use(self, a: RowAt, b: RowAt) -> None:
         """Note the one-sided op that wrote what a matched op reads: the first that differs, or one that sends."""
