@@ -326,6 +326,8 @@ def grade(comparison: Comparison, mutant: Mutant, a: Recorded, b: Recorded) -> G
     if comparison.verdict is Verdict.UNKNOWN or (shown is not None and shown.cause is Cause.UNKNOWN):
         return Grade("unknown", cause, False, edit)
     is_equal = comparison.verdict is not Verdict.DIVERGED and comparison.first_value is None
+    if is_equal and Counter(x.result for x in a.log) == Counter(x.result for x in b.log):
+        return Grade("equal", cause, False, edit)  # in another order
     if is_equal and not _has_all_of_other(a.log, b.log):
         return Grade("missed", cause, True, edit)
     if shown is None:  # one side alone computes something, and nothing says what

@@ -299,19 +299,30 @@ def attempt_keys(process: ProcessTrace, steps: Steps, other: ProcessTrace | None
     known = numbers < len(optimizers)
     known[known] = optimizers.present[numbers[known]]
     tokens = mix(np.full(len(steps), id(process), np.uint64), np.arange(len(steps), dtype=np.uint64))  # match nothing
-    keys, earlier = _optimizer_keys(process, other)
+    keys, earlier = optimizer_keys(process, other)
     tokens[known] = mix(keys[numbers[known]], steps[known, Step.COUNT] - earlier[numbers[known]])
     return tokens
 
 
-def _optimizer_keys(process: ProcessTrace, other: ProcessTrace | None) -> tuple[Tokens, Tokens]:
+def optimizer_keys(process: ProcessTrace, other: ProcessTrace | None) -> tuple[Tokens, Tokens]:
     """Keys of the optimizers of a process, and how many attempts each had made before its first one here."""
     optimizers = process.tables["optimizers"]
     if len(process.steps_before):
         return _keys_from_start(process)
-    if other is not None and len(other.tables["optimizers"]) != len(optimizers):
+    if other is not None and (len(other.tables["optimizers"]) != len(optimizers) or _in_other_order(process, other)):
         return _keys_by_parameters(process, other), np.zeros(len(optimizers), np.uint64)
     return optimizers.keys, np.zeros(len(optimizers), np.uint64)
+
+
+def _in_other_order(process: ProcessTrace, other: ProcessTrace) -> bool:
+    """Whether an optimizer begins with the parameters of another one of ``other``: their first steps are reordered."""
+    own, others = process.optimizer_starts, other.optimizer_starts
+    begun = {start.parameters for start in others.values()}
+    return any(
+        0 != start.parameters != others[ordinal].parameters and start.parameters in begun
+        for ordinal, start in own.items()
+        if ordinal in others
+    )
 
 
 def _keys_by_parameters(process: ProcessTrace, other: ProcessTrace) -> Tokens:
@@ -404,7 +415,7 @@ def _surplus(a: StreamView, b: StreamView) -> tuple[dict[int, int], dict[int, in
     whole = all((view.steps[:, Step.FLAGS] & np.uint64(StepFlag.RECORDED)).all() for view in views)
     if not whole or not all(knows_optimizers(view.process, view.steps) for view in views):
         return {}, {}
-    keys = _optimizer_keys(a.process, b.process)[0], _optimizer_keys(b.process, a.process)[0]
+    keys = optimizer_keys(a.process, b.process)[0], optimizer_keys(b.process, a.process)[0]
     made = [np.bincount(view.steps[:, Step.OPTIMIZER].astype(np.int64), minlength=1) for view in views]
     more: list[dict[int, int]] = []
     for own in (0, 1):
@@ -461,8 +472,9 @@ def _last_extra(own: _Attempts, ahead: Tokens, surplus: dict[int, int]) -> tuple
         if left[number] < 0:
             return None
         after = own.calls(end, end + GAP + AHEAD)
-        at = next(iter(np.flatnonzero(after[:GAP] == ahead[0]).tolist()), GAP)
-        if at < GAP and np.array_equal(after[at : at + AHEAD], ahead):
+        gap = min([GAP, *(own.ends[place + 1 : place + 2] - end).tolist()])
+        at = next(iter(np.flatnonzero(after[:gap] == ahead[0]).tolist()), None)
+        if at is not None and np.array_equal(after[at : at + AHEAD], ahead):
             return place, end + at
     return None
 

@@ -12,12 +12,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rltrace.diff.align.blocks import optimizer_keys
 from rltrace.diff.align.rows import Alignment
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import RowAt, writer_of
 from rltrace.diff.base.row_diff import candidates, difference
 from rltrace.diff.base.sequences import Indices
-from rltrace.diff.base.view import RowRange, StreamView
+from rltrace.diff.base.view import RowRange
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import VALUE_FLAGS, Column, Generator, Origin, Phase, RowFlag, Step
 
@@ -159,22 +160,18 @@ def drop_false_matches(context: DiffContext, a: RowRange, b: RowRange, found: Al
 
 
 def _of_other_optimizers(a: RowRange, b: RowRange, found: Alignment, unequal: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which unequal pairs are of steps of two classes of optimizer: not one op, even at one line."""
-    classes = [_optimizer_classes(stretch.view) for stretch in (a, b)]
+    """Which unequal pairs are of steps of two optimizers: not one op, even at one line."""
+    processes = a.view.process, b.view.process
+    keys = optimizer_keys(*processes)[0], optimizer_keys(*processes[::-1])[0]
     other = np.zeros(len(found.a), bool)
-    if set(classes[0]) == set(classes[1]):
+    if len({*keys[0].tolist(), *keys[1].tolist()}) < 2:
         return other
     steps = [stretch.rows.column(Column.PHASE)[at] == Phase.OPTIMIZER for stretch, at in ((a, found.a), (b, found.b))]
     for k in np.flatnonzero(steps[0] & steps[1] & unequal).tolist():
         ends = [stretch.view.attempt_after(stretch.first + int(at[k])) for stretch, at in ((a, found.a), (b, found.b))]
-        names = [own[int(end[Step.OPTIMIZER])] for own, end in zip(classes, ends, strict=True) if end is not None]
-        other[k] = len(names) == 2 and names[0] != names[1]
+        made = [int(own[int(end[Step.OPTIMIZER])]) for own, end in zip(keys, ends, strict=True) if end is not None]
+        other[k] = len(made) == 2 and made[0] != made[1]
     return other
-
-
-def _optimizer_classes(view: StreamView) -> list[str]:
-    payloads = view.process.tables["optimizers"].payloads
-    return [str(payload.get("class")) if isinstance(payload, dict) else "" for payload in payloads]
 
 
 def _same_draw(a: RowRange, b: RowRange, found: Alignment, k: int, unequal: NDArray[np.bool_]) -> bool:
