@@ -359,8 +359,8 @@ def _keys_from_start(process: ProcessTrace) -> tuple[Tokens, Tokens]:
 # --- extra attempts ---------------------------------------------------------------------------------------------------
 #
 # Attempts that one side alone makes: ``step()`` called twice, another epoch, a condition. Counted with the others, they
-# would match each later attempt with the one before it. Such an attempt ends before that of the other side would, its
-# optimizer makes more attempts on this side, and after it this side goes on as the other does now.
+# would match each later attempt with the one before it. Such an attempt leaves other gradients or parameters than that
+# of the other side, its optimizer makes more attempts on this side, and after it this side goes on as the other does.
 
 
 AHEAD, GAP = 32, 64
@@ -404,7 +404,15 @@ def find_extra_attempts(a: StreamView, b: StreamView, base: int) -> None:
     surplus = _surplus(a, b)
     with suppress(HoleError):  # the walk comes to the hole
         for _ in range(MAX_TRIED if any(surplus) else 0):
-            if not _pass_equal(x, y) or not (_pass_extra(x, y, surplus[0]) or _pass_extra(y, x, surplus[1])):
+            if not _pass_equal(x, y):
+                break
+            updates = [side.view.steps[side.place] for side in (x, y)]
+            if not updates[0][Step.FLAGS] & updates[1][Step.FLAGS] & np.uint64(StepFlag.DIGESTED):
+                break
+            if (updates[0][STATE] == updates[1][STATE]).all():  # other rows before one update
+                x.go_on(1)
+                y.go_on(1)
+            elif not _pass_extra(x, y, surplus[0]) and not _pass_extra(y, x, surplus[1]):
                 break
     a.extra_attempts, b.extra_attempts = np.array(x.extra, np.int64), np.array(y.extra, np.int64)
 
@@ -441,9 +449,7 @@ def _pass_equal(x: _Attempts, y: _Attempts) -> bool:
 
 def _pass_extra(own: _Attempts, other: _Attempts, surplus: dict[int, int]) -> bool:
     """Pass the next attempts of ``own``, if they are extra."""
-    x, y = own.view.steps[own.place], other.view.steps[other.place]
-    is_digested = int(x[Step.FLAGS] & y[Step.FLAGS]) & StepFlag.DIGESTED
-    if not 0 < own.left < other.left or not is_digested or (x[STATE] == y[STATE]).all():
+    if own.left <= 0 or other.left <= 0:
         return False
     ahead = other.calls(other.row, other.row + AHEAD)
     place, row = _last_extra(own, ahead, surplus) or (None, 0)
