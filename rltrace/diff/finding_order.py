@@ -121,7 +121,7 @@ class Order:
             return finding
         why = f"{finding.explanation}; it is what {sender.text} wrote"
         if finding.cause is Cause.UNTRACKED_WRITE:
-            why = f"another process wrote in memory that both share: it reads what {sender.text} wrote there"
+            why = f"it reads what {sender.text} wrote, in memory that both processes share or copied past torch"
         return replace(finding, cause=Cause.OUTSIDE, sender=sender, explanation=why)
 
     def sent_to_one_side(self, finding: Finding) -> str:

@@ -243,4 +243,7 @@ def test_what_another_process_wrote_in_shared_memory(cli: Any) -> None:
     assert {frame["file"] for frame in found["first"]["stack"]} == {"train.py"}
     (later,) = found["later"]
     assert (later["stream"], later["cause"], later["sender"]["op"]) == ("rank0/main", "outside", "aten.add_.Tensor")
-    assert later["explanation"].startswith("another process wrote in memory that both share: it reads what aten.add_")
+    assert later["explanation"].startswith("it reads what aten.add_.Tensor (row ")
+    assert later["explanation"].endswith(
+        "of rank0/worker:1 wrote, in memory that both processes share or copied past torch"
+    )
