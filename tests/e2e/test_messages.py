@@ -207,7 +207,8 @@ def test_a_batch_that_one_side_takes_from_a_worker(cli: Any) -> None:
     program = LOADERS.replace("num_workers=1", "num_workers=int('SCALE' in os.environ)")
     program = program.replace("DataLoader(rows", "DataLoader(torch.from_numpy(rows)")
     found = compared(cli, "train.py", program, setting="SCALE=3")
-    assert (found["decisive"]["cause"], found["decisive"]["op"]) == ("control-flow", "aten.stack.default")
+    assert (found["decisive"]["cause"], found["decisive"]["b_index"]) == ("control-flow", None)
+    assert "computes with what aten.stack.default (row " in found["decisive"]["explanation"]
     assert "; in B it is what aten.stack.out (row " in found["decisive"]["explanation"]
     assert " of rank0/worker:1 wrote" in found["decisive"]["explanation"]
 
