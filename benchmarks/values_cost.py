@@ -41,8 +41,15 @@ STEPS = (0, 1 << 20)
 def replay_block(source: Path, inject: str, path: Path, **more: bool) -> Iterator[Path]:
     """Record the block's ops at ``path``, with values of ``source`` at the ops that ``inject`` finds."""
     trace = open_trace(source)
+    level, steps = window_of(trace)
     options = RecordOptions(
-        str(path), *window_of(trace), compile=compile_of(trace), replay=str(source), inject=(inject,), **more
+        str(path),
+        level=level,
+        steps=steps,
+        compile=compile_of(trace),
+        replay=str(source),
+        inject=(inject,),
+        **more,
     )
     with recording(options, force=True, attach=attach_by([values_provider(options)])):
         yield path

@@ -220,6 +220,9 @@ def _put_back(call: _Call) -> Iterator[None]:
     """What a call has changed that one more changes again is as now afterwards: a generator, the memory of a launch."""
     generator = None if call.takes_generator else call.generator
     own = {} if call.launch is None or call.memory is None else call.memory.own
+    if generator is None and not own:
+        yield
+        return
     with own_work():
         state = None if generator is None else generator.get_state()
         after = {storage: bytes_.clone() for storage, bytes_ in own.items()}
@@ -350,22 +353,18 @@ class Repeats:
         It is made as the program's own was: grad mode, too, chooses code of some ops.
         """
         digest = self._process.digests.of
-        with own_work():
-            first = call.results(call.tensors, out)
-            if not _fits(first):
-                self.leave_out(call.plan, TOO_LARGE)
-                return
-            saved = [result.clone() for result in first] if call.launch is not None else first
-            digests = list(map(digest, first))
-            kind = self._counted(stream, call.plan, len(first))
         is_equal = True
         with _put_back(call):
-            for _ in range(self._times):
-                with own_work():
-                    func, args, kwargs, tensors = call.fresh()
-                    self._wake_threads(tensors)
-                    if call.generator is not None and not call.takes_generator and call.state is not None:
-                        call.generator.set_state(call.state)
+            with own_work():
+                first = call.results(call.tensors, out)
+                if not _fits(first):
+                    self.leave_out(call.plan, TOO_LARGE)
+                    return
+                saved = [result.clone() for result in first] if call.launch is not None else first
+                digests = list(map(digest, first))
+                kind = self._counted(stream, call.plan, len(first))
+                func, args, kwargs, tensors = self._ready(call)
+            for left in reversed(range(self._times)):
                 try:
                     with _RecordFunctionFast(OWN_WORK):
                         again = _call(func, args, kwargs)
@@ -374,17 +373,26 @@ class Repeats:
                     self.leave_out(call.plan, f"repeated, it raised {type(error).__name__}")
                     return
                 with own_work():
-                    results = call.results(tensors, again)
-                    for place, result in enumerate(results):
+                    for place, result in enumerate(call.results(tensors, again)):
                         if digest(result) != digests[place]:
                             is_equal = False
                             with self._lock:
                                 kind.results[place] = None
                                 _measure(kind, saved[place], result)
+                    if left:
+                        func, args, kwargs, tensors = self._ready(call)
         if not is_equal:
             with self._lock:
                 kind.differing += 1
                 kind.first = kind.first or (stream.number, stream.row)
+
+    def _ready(self, call: _Call) -> tuple[Any, tuple[Any, ...], dict[str, Any], list[Tensor]]:
+        """One more call, about to be made."""
+        made = call.fresh()
+        if call.generator is not None and not call.takes_generator and call.state is not None:
+            call.generator.set_state(call.state)
+        self._wake_threads(made[3])
+        return made
 
     def _wake_threads(self, tensors: Sequence[Tensor]) -> None:
         """Have torch's threads work, so that they are not idle as the op begins: many races need that."""
