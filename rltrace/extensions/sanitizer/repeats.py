@@ -48,9 +48,6 @@ MAX_KINDS: Final = 1_000
 SMALL: Final = 1 << 26
 """Bytes that are copied without a look at what memory is free."""
 
-PARALLEL: Final = 1 << 15
-"""Elements from which on torch splits the work of most ops between its threads (``at::internal::GRAIN_SIZE``)."""
-
 MEASURED: Final = 1 << 24
 """Elements of a result whose distance is measured, at most."""
 
@@ -279,7 +276,6 @@ class Repeats:
         self._left_out: dict[tuple[str, str], int] = {}
         """By name and reason, the calls."""
         self._recorded = 0
-        self._load: Tensor | None = None
         self._results: dict[int, bool] = {}
 
     def has_results(self, plan: OpPlan) -> bool:
@@ -388,18 +384,9 @@ class Repeats:
 
     def _ready(self, call: _Call) -> tuple[Any, tuple[Any, ...], dict[str, Any], list[Tensor]]:
         """One more call, about to be made."""
-        made = call.fresh()
         if call.generator is not None and not call.takes_generator and call.state is not None:
             call.generator.set_state(call.state)
-        self._wake_threads(made[3])
-        return made
-
-    def _wake_threads(self, tensors: Sequence[Tensor]) -> None:
-        """Have torch's threads work, so that they are not idle as the op begins: many races need that."""
-        if torch.get_num_threads() > 1 and any(tensor.numel() >= PARALLEL for tensor in tensors):
-            if self._load is None:
-                self._load = torch.zeros(4 * PARALLEL)
-            self._load.add_(1)
+        return call.fresh()
 
     def _counted(self, stream: OpRecorder, plan: OpPlan, results: int) -> _Kind:
         """The kind of a call that is repeated now, with that counted."""
