@@ -278,7 +278,7 @@ def test_another_instruction_set_is_found_in_the_iteration(programs: JaxPrograms
     found = comparison.decisive
     assert found is not None
     assert (found.cause, found.op) == (Cause.KERNEL, "jit.train.iteration")
-    assert "instruction set native against SSE4_2" in found.explanation
+    assert re.search(r"instruction set \w+ against SSE4_2", found.explanation)
     differs = [name for name, each in zip(found.output_names, found.outputs, strict=True) if each.a != each.b]
     assert f"{', '.join(differs)} differ" in found.explanation
     text = document_text(verdict_document(comparison))
@@ -386,4 +386,4 @@ def test_another_instruction_set_is_confirmed(
     assert [arm["state"] for arm in outcome["arms"]] == ["as-expected"] * 4
     [kind] = outcome["classes"]
     assert (kind["op"], kind["matters"], kind["first_step"]) == ("jit.train.iteration", True, 0)
-    assert [kind["kernel"][side].split()[1] for side in "ab"] == ["native", "SSE4_2"]
+    assert [kind["kernel"][side].split()[1] == "SSE4_2" for side in "ab"] == [False, True]
