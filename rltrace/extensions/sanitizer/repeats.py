@@ -36,6 +36,7 @@ from rltrace.recorder.core.regions import region_of
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.layouts import OWN_WORK, logical_bytes, own_work
 from rltrace.recorder.digests.rng_state import generator_of
+from rltrace.rerun.op_kinds import MAX_MEASURED, larger
 from rltrace.rerun.runner import ALIGNMENT, TensorSpec, tensor_in
 from rltrace.trace.format import dtypes
 from rltrace.trace.kernels.evidence import TRITON
@@ -47,9 +48,6 @@ MAX_KINDS: Final = 1_000
 
 SMALL: Final = 1 << 26
 """Bytes that are copied without a look at what memory is free."""
-
-MEASURED: Final = 1 << 24
-"""Elements of a result whose distance is measured, at most."""
 
 # --- what is repeated -------------------------------------------------------------------------------------------------
 
@@ -413,15 +411,15 @@ def _measure(kind: _Kind, ours: Tensor, theirs: Tensor) -> None:
     """Add the distance of two results of a call to its kind."""
     dtype = str(ours.dtype).removeprefix("torch.")
     comparable = ours.layout is torch.strided and ours.shape == theirs.shape and ours.dtype == theirs.dtype
-    if not comparable or not ours.numel() or ours.numel() > MEASURED or dtypes.itemsize(dtype) is None:
+    if not comparable or not ours.numel() or ours.numel() > MAX_MEASURED or dtypes.itemsize(dtype) is None:
         return
     found = measure(dtype, _elements(dtype, ours), _elements(dtype, theirs), listed=0)
     if found.differing > kind.unequal:
         kind.dtype, kind.elements, kind.unequal = dtype, found.elements, found.differing
     if found.largest is not None and found.unit == "ULP":
-        kind.ulp = max(kind.ulp or 0, found.largest)
+        kind.ulp = larger(kind.ulp, found.largest)
     if found.largest_absolute is not None and math.isfinite(found.largest_absolute):
-        kind.absolute = max(kind.absolute or 0.0, found.largest_absolute)
+        kind.absolute = larger(kind.absolute, found.largest_absolute)
 
 
 def _elements(dtype: str, tensor: Tensor) -> NDArray[Any]:

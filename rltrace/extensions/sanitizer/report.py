@@ -10,6 +10,7 @@ from typing import Any
 from rltrace.command_lines import line
 from rltrace.commands.console import narrate
 from rltrace.diff.causes.nondeterminism import CPU, CUDA, known_of, remedy_text
+from rltrace.diff.metrics.distances import MOST_ULP
 from rltrace.errors import HoleError
 from rltrace.query.ops import OpLine, op_line
 from rltrace.recorder.base.options import RecordOptions
@@ -90,14 +91,17 @@ class RepeatedOps:
 
 
 def found_in(process: ProcessTrace) -> RepeatedOps | None:
-    """What was repeated in a process; None: nothing was to be. Raises ValueError and KeyError for another record."""
+    """What was repeated in a process; None: nothing was to be, or its record has a form that is not known."""
     records = [record for record in process.journal.records if record["type"] == "repeats"]
     if not records:
         return None
     last = records[-1]
-    not_repeated = sorted((UnrepeatedCalls(*entry) for entry in last["left_out"]), key=lambda one: -one.calls)
-    unequal = filter(None, (_unequal_op(process, kind) for kind in last["kinds"]))
-    return RepeatedOps(last["times"], last["calls"], tuple(unequal), tuple(not_repeated))
+    try:
+        not_repeated = sorted((UnrepeatedCalls(*entry) for entry in last["left_out"]), key=lambda one: -one.calls)
+        unequal = filter(None, (_unequal_op(process, kind) for kind in last["kinds"]))
+        return RepeatedOps(last["times"], last["calls"], tuple(unequal), tuple(not_repeated))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _unequal_op(process: ProcessTrace, kind: dict[str, Any]) -> UnequalOp | None:
@@ -153,7 +157,7 @@ def _extent(op: UnequalOp) -> str:
     which = f"result {', '.join(map(str, op.results))} of {op.of}: " if op.of > 1 else ""
     if not op.dtype:
         return f"{which}other bytes"
-    far = f"{op.ulp:,} ULP" if op.ulp is not None and op.ulp < 1 << 20 else ""
+    far = f"{op.ulp:,} ULP" if op.ulp is not None and op.ulp <= MOST_ULP else ""
     far = far or (f"{op.absolute:.3g}" if op.absolute is not None else "")
     return f"{which}{op.unequal:,} of {op.elements:,} {op.dtype}{f', by up to {far}' if far else ''}"
 

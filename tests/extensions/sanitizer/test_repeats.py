@@ -130,6 +130,8 @@ def test_a_trace_without_its_row_names_no_op(record: Record, monkeypatch: pytest
     found = found_in(got.process)
     assert found is not None
     assert found.unequal == ()
+    monkeypatch.delitem(kind, "row")
+    assert found_in(got.process) is None
 
 
 # --- what is left out -------------------------------------------------------------------------------------------------
