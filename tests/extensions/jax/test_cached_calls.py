@@ -124,11 +124,16 @@ function = weakref.ref(jax.jit(lambda v: v - 1))
 print(function() is None, scaled.__name__, scaled.__wrapped__ is not None, scaled._cache_size() > 0)
 show(scaled(x), x + x)
 called = []
-sys.setprofile(lambda frame, event, _: event == "call" and called.append(frame.f_code.co_name))
+
+def note(frame, event, _):
+    if event == "call" and frame.f_code.co_name == "cache_miss":
+        called.append(frame.f_locals["fun"].__name__)
+
+sys.setprofile(note)
 for _ in range(3):
     scaled(x), x + x, drawn(key), split(key), give(state + 0)
 sys.setprofile(None)
-print(called.count("cache_miss"))
+print(*called)
 """
 
 NODES = """
@@ -162,7 +167,9 @@ def test_cached_calls_are_seen_as_all_others(tmp_path: Path) -> None:
     others = programs.recorded("others", "calls", options=("--values", "op=nothing"))
     lines = [text.splitlines() for text in (programs.plain("calls"), *programs.printed.values())]
     assert lines[0][:-1] == lines[1][:-1] == lines[2][:-1]
-    assert [each[-1] for each in lines] == ["0", "0", "18"], "calls that go through Python"
+    plain, few, all_calls = (each[-1].split() for each in lines)
+    assert not plain
+    assert len(few) < len(all_calls) == 18, f"calls that go through Python: {few}"
     assert [trace.processes[0].state for trace in (cached, others)] == ["complete"] * 2
     assert len(cached.processes[0].streams) == 2
     for stream, other in zip(cached.processes[0].streams, others.processes[0].streams, strict=True):
