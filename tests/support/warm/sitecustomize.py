@@ -485,7 +485,8 @@ def _warm_program(words: list[str], folder: str, environment: Mapping[str, str])
 def serve(listener: socket.socket) -> None:
     """Fork for each request of those that connect, until the last has gone; returns in the forks."""
     atexit.register(MODULES.keep)  # the first to be registered is the last to run
-    for name, needed in json.loads(os.environ[LOADED]).items():
+    loaded = json.loads(os.environ[LOADED])
+    for name, needed in loaded.items():
         MODULES.load(name, needed)
     MODULES.hide()
     gc.collect()
@@ -530,6 +531,8 @@ def serve(listener: socket.socket) -> None:
                 os.close(woken)
                 os.close(waking)
                 _take_streams(streams)
+                if "jax" in loaded:  # whose compiled functions the recorder finds among all objects but frozen ones
+                    gc.unfreeze()
                 become(json.loads(message))
                 return
             reply.send(str(pid).encode())
