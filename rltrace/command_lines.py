@@ -76,35 +76,9 @@ def record(trace: Trace, file: str, *options: object, variables: Mapping[str, st
 def record_step(
     trace: Trace, step: int, file: str, *options: object, variables: Mapping[str, str] | None = None, earlier: int = 0
 ) -> str:
-    """Record one step of the program of a trace, and so many before it; the program ends there. Of a run of ``rltrace
-    rerun``, the steps that it ran.
-    """
-    if trace.rerun_of is not None:
-        return rerun(trace, file, *options)
+    """Record one step of the program of a trace, and so many before it; the program ends there."""
     steps = f"{max(step - earlier, 0)}:{step + 1}"
     return record(trace, file, "--steps", steps, "--until", step, *options, variables=variables)
-
-
-def rerun(trace: Trace, file: str, *options: object) -> str:
-    """Make a run of ``rltrace rerun`` again: its program, as the recorded process that it was."""
-    words = (step_of(trace), *steps_options(trace), *options, "-o", file)
-    variables = {name: value for name, value in _variables(trace).items() if name not in OF_RANKS}
-    return in_folder(folder_of(trace), variables, line("rerun", *words, "--", *program(trace)))
-
-
-OF_RANKS: Final = frozenset({"WORLD_SIZE"})
-"""Recorded variables that ``rltrace rerun`` sets."""
-
-
-def step_of(trace: Trace) -> Path:
-    """The trace whose steps a run of ``rltrace rerun`` ran again."""
-    return Path(str(trace.rerun_of)).expanduser()
-
-
-def steps_options(trace: Trace) -> tuple[str, ...]:
-    """Options of ``rltrace rerun`` for the same steps."""
-    own = trace.launch["options"]
-    return "--process", str(own["process"]), "--warm-up", str(own["warm_up"])
 
 
 def record_both(

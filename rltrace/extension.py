@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules, resolve_name
-from typing import TYPE_CHECKING, Any, Protocol
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
 
 from rltrace.errors import UsageError
 
@@ -32,19 +32,6 @@ class Verb:
     """The module with its click command, named ``command``."""
     runs_command: bool = False
     """Whether it runs a command, as which it ends."""
-
-
-class RecordedSteps(Protocol):
-    """Steps of a trace that a program runs again, as one of its processes."""
-
-    def options(self, written: Path) -> RecordOptions:
-        """The options of the run; ``written``: its trace."""
-
-    def set_variables(self) -> None:
-        """Set the variables that the program needs to be this process."""
-
-    def have_run(self, written: Path) -> bool:
-        """Whether the run came to these steps; False after an error message."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +56,6 @@ class Extension:
     replay (``rltrace.rerun.hook``) with the options: ``module:function``."""
     page: str = ""
     """What draws a page of HTML of two traces and the commands that it suggests: ``module:function``."""
-    recorded_steps: str = ""
-    """What makes ``RecordedSteps`` of a trace, the name of one of its processes, the steps of warm-up and the last
-    step, all but the trace may be None: ``module:function``."""
     after_recording: str = ""
     """What is called when a recording of ``rltrace record`` has ended, with the trace, the options, and whether to be
     quiet; it returns whether it succeeded: ``module:function``."""
@@ -102,8 +86,7 @@ def extensions() -> tuple[Extension, ...]:
 
 def recorders(options: RecordOptions) -> dict[str, str]:
     """By library whose import starts a recorder under these options, the function that starts it."""
-    again = options.replay or options.rerun
-    found = {"torch": f"rltrace.{'rerun.start' if again else 'recorder.session.session'}:start"}
+    found = {"torch": f"rltrace.{'rerun.start' if options.replay else 'recorder.session.session'}:start"}
     for extension in extensions():
         found |= extension.recorders(options)
     return found
@@ -151,12 +134,3 @@ def remote_traces() -> Any:
         if extension.remote_traces:
             return import_module(extension.remote_traces)
     raise UsageError("traces at URLs cannot be read: rltrace was installed without that extension")
-
-
-def recorded_steps(trace: Path, process: str | None, warm_up: int | None, until: int | None) -> RecordedSteps:
-    """The steps of a trace, by the extension that runs steps again. Raises UsageError without one."""
-    names = [extension.recorded_steps for extension in extensions() if extension.recorded_steps]
-    if not names:
-        raise UsageError(f"the steps of {trace} cannot be run again: rltrace was installed without that extension")
-    steps: RecordedSteps = resolve_name(names[0])(trace, process, warm_up, until)
-    return steps

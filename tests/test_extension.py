@@ -40,7 +40,6 @@ def test_their_verbs_are_in_groups_of_the_core() -> None:
     [
         (PLAIN, "recorder.session.session:start", "extensions.jax.hook:start"),
         (replace(PLAIN, replay="a.zarr"), "rerun.start:start", "extensions.jax.arrays:start_injecting"),
-        (replace(PLAIN, rerun="a.zarr"), "rerun.start:start", "extensions.jax.hook:start"),
         (BY_ROWS, "rerun.start:start", "extensions.jax.hook:start"),
     ],
 )

@@ -79,7 +79,7 @@ def record_command(
     if entries:
         write_entries(trace, entries)
     if not quiet:
-        if options.asleep and not options.rerun:
+        if options.asleep:
             hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
         narrate(f"recording to {trace} ({_extent(options)})", hint=hint)
     try:
@@ -149,10 +149,6 @@ def _current_folder() -> str:
 
 def _extent(options: RecordOptions) -> str:
     """``every op``, ``ops of steps 100:110 until step 120``, ``a digest each step``."""
-    if options.rerun:
-        what = f"ops of steps {steps_text((options.first_step, options.end_step))} of {options.process}"
-        what += f", after {counted(options.warm_up, 'step')} of warm-up" if options.warm_up else ""
-        return what + (", with values injected" if options.replay else "")
     if options.asleep:
         what = "asleep"
     elif options.level == "step":

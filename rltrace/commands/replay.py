@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from rltrace.commands._option_types import (
-    BEFORE_COMMAND,
-    STEP,
-    InjectingArguments,
-    TraceFirst,
-    option,
-    verb,
-)
+from rltrace.commands._option_types import BEFORE_COMMAND, InjectingArguments, TraceFirst, option, verb
 from rltrace.commands._recording import Destination, distinct_paths, record_command
 from rltrace.commands.console import complain, narrate, write_json
 from rltrace.errors import UsageError
-from rltrace.extension import RecordedSteps, recorded_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +20,6 @@ class ReplayArguments(InjectingArguments):
     kinds: Path | None = option(metavar="FILE", help="Only at ops of the kinds listed there.")
     only: Path | None = option(metavar="FILE", help="Only at the ops of A listed there.")
     origins: bool = option(help="Only at ops whose inputs are those of A.")
-    step: Path | None = option("--rerun", metavar="STEP", help="Run the steps of this trace again, alone.")
-    process: str | None = option(metavar="NAME", help="With --rerun: the process, as in rank1/main.")
-    warm_up: int | None = option(type=STEP, metavar="STEPS", help="With --rerun: steps made before.")
 
 
 @verb(ReplayArguments, cls=TraceFirst, context_settings=BEFORE_COMMAND)
@@ -44,9 +33,6 @@ def command(arguments: ReplayArguments) -> int:
     With --lockstep values are injected at every op (or at those of --inject, such as a range of steps), so no
     difference hides a later one: it reports every kind of op that gives different results here, and whether the run
     equals A.
-
-    With --rerun STEP the program runs recorded steps again on their memory, as one process, as with rltrace rerun STEP;
-    A may be such a run. Collectives are answered as recorded in STEP, so no values are injected there.
 
     Ends as CMD ends; with 125 where rltrace failed, or where not every injection happened: such a run proves nothing.
     """
@@ -65,21 +51,23 @@ def command(arguments: ReplayArguments) -> int:
     to = Destination.here(arguments.output, command, force=arguments.force)
     path, path_a = distinct_paths(to.trace, source)
     kinds, only = ("" if file is None else os.path.abspath(file) for file in (arguments.kinds, arguments.only))  # noqa: PTH100
-    steps: RecordedSteps | None = None
-    if arguments.step is None:
-        options = RecordOptions(path, level=level, steps=window, until=arguments.until)
-        options = replace(options, compile=compile_of(trace_a), loops=loops_of(trace_a))
-    else:
-        steps = recorded_steps(arguments.step, arguments.process, arguments.warm_up, arguments.until)
-        options = steps.options(to.trace)
-        steps.set_variables()
-    options = replace(
-        options, replay=path_a, inject=inject, kinds=kinds, only=only, origins=arguments.origins, lockstep=lockstep
+    options = RecordOptions(
+        path,
+        level=level,
+        steps=window,
+        until=arguments.until,
+        compile=compile_of(trace_a),
+        loops=loops_of(trace_a),
+        replay=path_a,
+        inject=inject,
+        kinds=kinds,
+        only=only,
+        origins=arguments.origins,
+        lockstep=lockstep,
     )
-    plans = plans_of(trace_a, inject, kinds, only, lockstep=lockstep, process=options.process)
+    plans = plans_of(trace_a, inject, kinds, only, lockstep=lockstep)
 
     def report() -> bool:
-        ran = steps is None or steps.have_run(to.trace)
         account = add_up(plans, open_trace(to.trace))
         lines, verdict = list(account_lines(account)), None
         if lockstep and account.complete:
@@ -91,7 +79,7 @@ def command(arguments: ReplayArguments) -> int:
         if arguments.result is not None:
             write_json(arguments.result, ReplayReport(str(source), str(to.trace), inject, verdict, account))
         narrate_account(lines, complete=account.complete, quiet=arguments.quiet)
-        return account.complete and ran
+        return account.complete
 
     return record_command(command, to, options, quiet=arguments.quiet, on_recorded=report)
 
@@ -105,8 +93,6 @@ def _requested(arguments: ReplayArguments) -> tuple[Path, tuple[str, ...]]:
         inject = inject or ("all",)
     if not inject:
         raise UsageError(f"give the ops with --inject SELECTOR, {usage}")
-    if arguments.step is None and (arguments.process is not None or arguments.warm_up is not None):
-        raise UsageError("--process and --warm-up are for steps that run again: name their trace with --rerun")
     if not arguments.command:
         raise UsageError(f"nothing to run: name a command, {usage}")
     return arguments.a, inject

@@ -189,25 +189,13 @@ def compare(
     search. ``shortcuts`` change how much is read, and no result. Raises UsageError where the two cannot be compared,
     and what ``open_trace`` does.
     """
-    whole_a, whole_b = open_both(a, b)
-    _check(whole_a, whole_b)
-    trace_a, trace_b = _run_again(whole_a, whole_b), _run_again(whole_b, whole_a)
+    trace_a, trace_b = open_both(a, b)
+    _check(trace_a, trace_b)
     chosen = choose_shift(trace_a, trace_b, starts)
     notes = [] if chosen.note is None else [chosen.note]
     shifted_a, shifted_b = shifted(trace_a, trace_b, chosen.shift)
     comparer = _Comparer(shifted_a, shifted_b, options, progress, watch, shortcuts, chosen.shift, notes)
     return with_both_steps(comparer.run())
-
-
-def _run_again(trace: Trace, other: Trace) -> Trace:
-    """Of a trace what ``other`` ran again of it, where that is a run of ``rltrace rerun``; else all."""
-    if other.rerun_of is None or trace.rerun_of is not None:
-        return trace
-    options = other.launch["options"]
-    name, end = options.get("process"), options.get("end_step")
-    if not any(process.name == name for process in trace.processes):
-        return trace
-    return trace.of_process(str(name), end if isinstance(end, int) else None)
 
 
 def _check(a: Trace, b: Trace) -> None:
@@ -584,14 +572,6 @@ class _Comparer:
         return Search(probes, sum(x.chunks_read for x in read), sum(x.bytes_read for x in read))
 
     def _advice(self, verdict: Verdict, decisive: Finding | None, holes: tuple[Hole, ...]) -> tuple[str, ...]:
-        rerun = self.b if self.b.rerun_of is not None else self.a
-        if verdict is Verdict.DIVERGED and decisive is not None and rerun.rerun_of is not None:
-            both = self.a.rerun_of is not None and self.b.rerun_of is not None
-            confirm = suggested_commands.confirm(self.a, self.b, decisive) if both and decisive.op else ()
-            experiments = suggested_commands.explain(self.a, self.b, decisive)
-            experiments = experiments or suggested_commands.rerun_and_explain(self.a, self.b, decisive, rerun)
-            closer = suggested_commands.look_closer(self.a, self.b, decisive) if decisive.op else ()
-            return confirm + experiments + closer
         if verdict is Verdict.DIVERGED and decisive is not None:
             numbers = next((r.numbers for _, r in self.steps if r.finding is decisive and r.numbers), None)
             if numbers is not None and self.shift is not None:
@@ -616,8 +596,7 @@ class _Comparer:
             commands = [suggest(self.a, self.b, decisive) for suggest in suggestions]
             return self._settle_inputs(decisive) + tuple(chain.from_iterable(commands))
         if holes:
-            hidden = self.hidden if rerun.rerun_of is None else None
-            record_again = record_both(self.a, self.b, *hidden, "window") if hidden else ()
+            record_again = record_both(self.a, self.b, *self.hidden, "window") if self.hidden else ()
             return suggested_commands.verify(self.a, self.b, holes) + record_again
         if verdict is Verdict.UNKNOWN and any(p.state == "running" for t in (self.a, self.b) for p in t.processes):
             return (line("diff", self.a.path, self.b.path),)  # still being written

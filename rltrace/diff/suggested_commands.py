@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from rltrace.command_lines import extra_variables, file_name, file_names, line, record, record_both, record_whole, rerun
+from rltrace.command_lines import extra_variables, file_name, file_names, line, record, record_both, record_whole
 from rltrace.diff.base.model import Cause, Finding, Hole, Pair
 from rltrace.diff.causes.extra_ops import COMPILED
-from rltrace.selectors import escape
 from rltrace.trace.format.schema import has_iterations
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.reader import Trace
@@ -74,18 +73,6 @@ def explain(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     return (line("explain", a.path, b.path),)
 
 
-def rerun_and_explain(a: Trace, b: Trace, finding: Finding, trace: Trace) -> tuple[str, ...]:
-    """The same where ``trace``, one of the two, is a run of ``rltrace rerun``: that is made again with the inputs."""
-    if not _can_be_explained(finding) or finding.op is None:
-        return ()
-    if _holds_results(trace, finding.stream, finding.a_index if trace is a else finding.b_index):
-        return (line("explain", a.path, b.path),)
-    values = file_name(trace, "values")
-    selector = f"op={escape(finding.op)}" + ("" if finding.step is None else f",step={finding.step}")
-    sides = (values if side is trace else side.path for side in (a, b))
-    return rerun(trace, values, "--values", selector, "--values-inputs"), line("explain", *sides)
-
-
 def _can_be_explained(finding: Finding) -> bool:
     if finding.cause not in OF_COMPUTING or finding.a_index is None or finding.b_index is None:
         return False
@@ -96,14 +83,6 @@ def _holds_inputs(trace: Trace, name: str, row: int) -> bool:
     """Whether the trace holds inputs of a row."""
     found = ((process, stream) for process in trace.processes for stream in process.streams if stream.name == name)
     return any(process.values.inputs(stream.index, row) for process, stream in found)
-
-
-def _holds_results(trace: Trace, name: str, row: int | None) -> bool:
-    """Whether a trace that was recorded with ``--values-inputs`` holds results of a row, and so what it read."""
-    if row is None or "values_inputs" not in trace.launch["options"]:
-        return False
-    found = ((process, stream) for process in trace.processes for stream in process.streams if stream.name == name)
-    return any(digest in process.values for process, stream in found for digest in stream.read(row, row + 1).outputs(0))
 
 
 def name_kernels(a: Trace, b: Trace, finding: Finding, step_a: int, step_b: int) -> tuple[str, ...]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from rltrace.command_lines import OF_RANKS, in_folder, line, step_of, steps_options
+from rltrace.command_lines import in_folder
 from rltrace.errors import UsageError
 from rltrace.fingerprint.host import FILE_LISTS, is_recorded
 from rltrace.masking import MASK
 from rltrace.rerun.plan import compile_of, loops_of
-from rltrace.trace.format.root import is_trace
 from rltrace.trace.read.reader import Trace
 
 MACHINE = ("host.cpu", "host.isa", "host.machine", "cuda.gpus", "cuda.driver")
@@ -32,14 +31,12 @@ class Recipe:
     variables: Mapping[str, str]
     """The recorded variables: they are set, and all others of the recorded kinds are unset."""
     options: tuple[str, ...] = ()
-    """Options of ``rltrace record``, or ``rltrace rerun``, that change what the program runs."""
-    step: Path | None = None
-    """The trace with the memory of the steps that it runs again (``rltrace rerun``); None: it runs from its start."""
+    """Options of ``rltrace record`` that change what the program runs."""
 
     @property
     def shown(self) -> str:
         """One line to paste: ``cd FOLDER && NAME=value python train.py``."""
-        return self.line_with(*(() if self.step is None else ("rltrace", "rerun", str(self.step), *self.options, "--")))
+        return self.line_with()
 
     def line_with(self, *before: str) -> str:
         """The same with arguments before the command: ``rltrace check --``."""
@@ -65,26 +62,7 @@ def recipe_of(
     """
     words = tuple(command) or _command(trace, option)
     variables = {**_variables(trace), **(variables or {})}
-    recipe = Recipe(words, folder or _folder(trace), variables, _options(trace))
-    if trace.rerun_of is None:
-        return recipe
-    step = step_of(trace)
-    if not is_trace(step):
-        raise UsageError(
-            f"{trace.path} ran steps of {step} again, and there is no trace: put that one back, or run"
-            f" {line('rerun', '…', '--', *words)} again from where it is now"
-        )
-    own = {name: value for name, value in variables.items() if name not in OF_RANKS}
-    return replace(recipe, variables=own, options=steps_options(trace), step=step)
-
-
-def check_runs_alone(trace: Trace) -> None:
-    """Raise UsageError for a run of ``rltrace rerun``, whose program needs the memory of another trace."""
-    if trace.rerun_of is not None:
-        raise UsageError(
-            f"{trace.path} was made by rltrace rerun {trace.rerun_of}, so its command alone does not make this run;"
-            " rltrace confirm tests what made two such runs diverge, where both were made on this machine"
-        )
+    return Recipe(words, folder or _folder(trace), variables, _options(trace))
 
 
 def _options(trace: Trace) -> tuple[str, ...]:

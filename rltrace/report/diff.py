@@ -136,7 +136,7 @@ def own_frame(finding: Finding) -> Site | None:
 def changes(comparison: Comparison) -> Iterator[str]:
     """What a person changed between the runs: the command, source files; if neither, a variable."""
     edited = [edit.file for edit in comparison.edits]
-    if comparison.commands and not (comparison.a.rerun and comparison.b.rerun):  # both compute from recorded memory
+    if comparison.commands:
         yield f"the command: {comparison.commands}"
     if edited:
         more = f" and {counted(len(edited) - 1, 'more file')}" if len(edited) > 1 else ""
@@ -168,7 +168,7 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
             if process.state != "complete" and not _is_stopped(process):
                 why = f", {process.why}" if process.why else ""
                 yield Fact("process", (f"{name}'s ", Code(process.name), f": {process.state}{why}"))
-    if comparison.commands and not (comparison.a.rerun and comparison.b.rerun):  # both compute from recorded memory
+    if comparison.commands:
         yield Fact("commands", comparison.commands)
     if comparison.edits:
         yield from _sources(comparison.edits)
@@ -375,8 +375,7 @@ def identical_before(finding: Finding, comparison: Comparison) -> str:
     unit = "op" if finding.op is not None else "step"
     is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.event is None
     hides_later = is_origin and comparison.verdict is Verdict.DIVERGED and comparison.shift is None
-    finds = ", rltrace confirm finds them" if comparison.a.rerun == comparison.b.rerun else ""
-    more = f"; later independent differences may be hidden{finds}" if hides_later else ""
+    more = "; later independent differences may be hidden, rltrace confirm finds them" if hides_later else ""
     events, row = comparison.events, finding.a_index
     if events.stream == finding.stream and events.row is not None and row is not None and events.row < row:
         more = f"; data from outside torch differs from row {events.row:,} on{more}"

@@ -1,4 +1,4 @@
-"""What was requested of a run that is given recorded values or memory, and what of that was done.
+"""What was requested of a run that is given recorded values, and what of that was done.
 
 Owns the journal record ``injection`` of each process, and the sum of several. Without a record nothing was done. No
 torch.
@@ -35,7 +35,7 @@ class MissedInjection:
 
     stream: str
     row: int
-    """In A, or in the recorded process."""
+    """In A."""
     step: int
     op: str
     occurrence: int
@@ -56,12 +56,6 @@ class Account:
     """Kinds of op at which B had other values. With all earlier values injected, each is an origin."""
     propagated: int = 0
     """Number of injections skipped because the inputs of the op differed from those in A (origins only)."""
-    reached: bool = True
-    """Of recorded memory: whether the program came to the recorded steps."""
-    answered: int = 0
-    """Collectives that were answered as recorded."""
-    refused: str | None = None
-    """The first collective that is another one than was recorded; null: there is none."""
 
     @property
     def lacking(self) -> int:

@@ -1,9 +1,9 @@
 """The hook by which a program that runs again is given what was recorded: before an op runs, and after it.
 
 Owns the identity of an op within its step, and that a row has the digests of what the op reads and gives. What is given
-comes from *providers*: recorded values (``values.py``), the memory of recorded steps (``memory.py``), or those that
-extensions add. It happens in the dispatch mode, below autograd, after the call site is known and before results are
-digested, so that the row holds the values with which the program continues.
+comes from *providers*: recorded values (``values.py``), or those that extensions add. It happens in the dispatch mode,
+below autograd, after the call site is known and before results are digested, so that the row holds the values with
+which the program continues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from rltrace.recorder.capture.captures import Attachment, Captures, ProgramState, remember_names
+from rltrace.recorder.capture.captures import Attachment, Captures, remember_names
 from rltrace.recorder.core.calls import Call, op_tensors
 from rltrace.recorder.core.hooks import FixedCells, OpHook, Run
 from rltrace.recorder.core.op_info import OpPlan
@@ -89,9 +89,6 @@ class StreamProvider:
         """What there is for an op, once."""
         return None
 
-    def end(self) -> None:
-        """An op has returned, and its row has been written. An exception raised here reaches the program."""
-
 
 class Provider(ABC):
     """What is given to one process of a program."""
@@ -106,9 +103,6 @@ class Provider(ABC):
     @abstractmethod
     def account(self) -> Any:
         """What was requested, and what of that was done, as a dataclass."""
-
-    def wakes(self, state: ProgramState) -> None:  # noqa: B027
-        """A run that was started asleep begins to record its ops."""
 
 
 class InjectionHook(OpHook[None]):
@@ -137,9 +131,6 @@ class InjectionHook(OpHook[None]):
         if self._by_place:
             key = call.plan.name, self._process.tables.key_of("sites", cells[2])
             self._seen[key] = self._seen.get(key, 0) + 1
-
-    def end(self) -> None:
-        self._provider.end()
 
     def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op with what there is for it."""
@@ -189,7 +180,3 @@ class Injections(Attachment):
 
     def records(self) -> list[dict[str, Any]]:
         return [record_of(provider.name, provider.account()) for provider in self._providers]
-
-    def wakes(self, state: ProgramState) -> None:
-        for provider in self._providers:
-            provider.wakes(state)

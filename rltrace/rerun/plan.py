@@ -17,7 +17,6 @@ import numpy as np
 from rltrace.errors import HoleError, UsageError
 from rltrace.rerun.op_kinds import OpKinds, read_json, read_labels
 from rltrace.selectors import Key, Range, Selector, parse_selectors
-from rltrace.trace.format.collectives import brings_data
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import BOUNDARY_ONLY, LIMIT, Column, Origin, RowFlag, Step, has_iterations
 from rltrace.trace.read.process import ProcessTrace
@@ -36,8 +35,6 @@ class InjectionFilter:
     """Labels of kinds of op."""
     rows: Mapping[str, frozenset[int]] | None = None
     """By stream: rows of A."""
-    collectives: bool = True
-    """Whether these are included, and the waits for them; not where they are answered as recorded."""
 
     def includes(self, stream: str, row: int) -> bool:
         """Whether ``rows`` includes a row."""
@@ -47,9 +44,9 @@ class InjectionFilter:
 ALL = InjectionFilter()
 
 
-def read_filter(kinds: str | Path | None, rows: str | Path | None, *, collectives: bool = True) -> InjectionFilter:
+def read_filter(kinds: str | Path | None, rows: str | Path | None) -> InjectionFilter:
     """Read two files: a JSON list of labels of kinds, a JSON object of lists of rows. Raises UsageError."""
-    return InjectionFilter(read_labels(kinds) if kinds else None, _read_rows(rows) if rows else None, collectives)
+    return InjectionFilter(read_labels(kinds) if kinds else None, _read_rows(rows) if rows else None)
 
 
 def _read_rows(path: str | Path) -> Mapping[str, frozenset[int]]:
@@ -138,16 +135,9 @@ def make_plans(
     return {name: plan for name, plan in plans.items() if len(plan)}
 
 
-def plans_of(
-    trace: Trace, inject: Sequence[str], kinds: str, only: str, *, lockstep: bool, process: str = ""
-) -> dict[str, InjectionPlan]:
-    """The injections of a replay by its options; ``trace``: A. ``process``: the one that runs recorded steps again,
-    whose collectives are answered as recorded. Raises as ``make_plans`` and ``read_filter`` do.
-    """
-    chosen = read_filter(kinds, only, collectives=not process)
-    return make_plans(
-        trace.of_process(process) if process else trace, parse_selectors(inject), chosen, lockstep=lockstep
-    )
+def plans_of(trace: Trace, inject: Sequence[str], kinds: str, only: str, *, lockstep: bool) -> dict[str, InjectionPlan]:
+    """The injections of a replay by its options; ``trace``: A. Raises as ``make_plans`` and ``read_filter`` do."""
+    return make_plans(trace, parse_selectors(inject), read_filter(kinds, only), lockstep=lockstep)
 
 
 def _whole_functions(trace: Trace) -> str:
@@ -205,8 +195,6 @@ def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only
         placed: dict[Attempt, dict[Place, Injection]] = {}
         for injection in _injections(process, stream, selector, carried):
             if not only.includes(injection.stream, injection.row):
-                continue
-            if not only.collectives and brings_data(injection.place[0]):
                 continue
             if only.kinds is not None and _kind(kinds, injection) not in only.kinds:
                 continue

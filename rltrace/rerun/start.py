@@ -1,4 +1,4 @@
-"""The start of the recorder in a program that runs again: with values injected, on recorded memory, or both."""
+"""The start of the recorder in a program that runs again with values injected."""
 
 from __future__ import annotations
 
@@ -30,6 +30,4 @@ def start(options: RecordOptions, token: str) -> Session:
     known = {"": "rltrace.rerun.values:values_provider"}
     for extension in extensions():
         known |= extension.providers
-    names = [known["memory"]] if options.rerun else []
-    names += [known[options.provider]] if options.replay else []
-    return sessions.start(options, token, attach_by([resolve_name(name)(options) for name in names]))
+    return sessions.start(options, token, attach_by([resolve_name(known[options.provider])(options)]))

@@ -255,5 +255,5 @@ def values_provider(options: RecordOptions) -> Callable[[str], ValuesProvider | 
     """What makes the provider of a process of that name."""
     trace = open_trace(options.replay)
     chosen = options.kinds, options.only
-    plans = plans_of(trace, options.inject, *chosen, lockstep=options.lockstep, process=options.process)
+    plans = plans_of(trace, options.inject, *chosen, lockstep=options.lockstep)
     return lambda name: values_of(trace, plans, name, origins=options.origins)

@@ -605,7 +605,6 @@ class TraceBuilder:
         alive: bool = False,
         nodes: int = 1,
         first_step: int = 0,
-        rerun: str = "",
     ) -> None:
         """``nodes``: machines that record the run, of which this is one. ``first_step``: that of ``record --steps``.
         ``rerun``: the trace whose process of the same name a program ran again (``rltrace rerun``).
@@ -613,7 +612,6 @@ class TraceBuilder:
         self.path = Path(path)
         self.level, self.engine = level, engine
         options = {"level": level} | ({"first_step": first_step} if first_step else {})
-        options |= {"rerun": rerun, "process": process, "warm_up": 2} if rerun else {}
         launch = {"command": ["python", "train.py"], "cwd": "~", "options": options}
         if nodes > 1:
             options |= {"nodes": nodes}

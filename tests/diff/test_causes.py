@@ -237,22 +237,6 @@ def test_source_and_destination_overlap(tmp_path: Path) -> None:
     assert "source and destination overlap" in found.explanation
 
 
-def test_an_op_of_a_program_run_again_is_run_again_with_its_inputs(tmp_path: Path) -> None:
-    """Not confirmed, as the other one was not made so: no command is suggested that runs it from its start."""
-    for side, isa in (("a", "AVX2"), ("b", "AVX512")):
-        trace = TraceBuilder(tmp_path / side, rerun=str(tmp_path / "a") if side == "b" else "")
-        trace.fact("env.OMP_NUM_THREADS", "1")
-        trace.op("aten.mm.default", outputs=[f"y {side}"], kernel={**KERNEL, "isa": isa})
-        trace.finish()
-    again, explain, look = compare(tmp_path / "a", tmp_path / "b").advice
-    assert again == (
-        f"cd ~ && OMP_NUM_THREADS=1 rltrace rerun {tmp_path / 'a'} --process rank0/main --warm-up 2 --values"
-        " op=aten.mm.default --values-inputs -o b-values.zarr -- python train.py"
-    )
-    assert explain == f"rltrace explain {tmp_path / 'a'} b-values.zarr"
-    assert look.startswith("rltrace ops")
-
-
 def test_a_label_for_the_profiler_is_reported_as_its_line(record: Record) -> None:
     """``optimizer.step()`` begins with an op that names it to the profiler: what a side goes on with is that line."""
     label = Do("profiler._record_function_enter_new.default", (), "", 29, source="optimizer.step()")

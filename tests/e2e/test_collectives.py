@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,14 +53,6 @@ pytestmark = [
 
 
 @dataclass(frozen=True)
-class Rerun:
-    """A program that was run again as one process of a trace."""
-
-    trace: Path
-    result: subprocess.CompletedProcess[str]
-
-
-@dataclass(frozen=True)
 class Runs:
     """The program recorded twice as it is, and with a difference in every way of training, on one of the ranks."""
 
@@ -79,22 +70,12 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def rerun(runs: Runs) -> Rerun:
-    """Rank 0 of a run that received differences from rank 1, run again by the program without rank 1."""
-    again = runs.folder / "again.zarr"
-    command = [sys.executable, str(PROGRAM), "changed"]
-    words = ["rerun", runs.folder / "changed.zarr", "--process", "rank0/main", "-o", again, "--format", "json", "--"]
-    result = subprocess.run([RLTRACE, *words, *command], capture_output=True, text=True, check=False)
-    return Rerun(again, result)
-
-
-@pytest.fixture(scope="module")
 def runs(new_cli: Callable[[], Any]) -> Runs:
     cli = new_cli()
     for name, options in (
         ("a", ()),
         ("b", ("--check-links", "--rerunnable", "all")),
-        ("changed", ("--rerunnable", "all")),
+        ("changed", ()),
     ):
         planted = "changed" if name == "changed" else ""
         memory = "17" if name == "a" else "66"  # what empty memory holds
@@ -124,26 +105,6 @@ def test_a_rank_is_run_again_alone(runs: Runs, capsys: pytest.CaptureFixture[str
     assert (status, result["bitwise"], result["first"]) == (0, True, None), result["first"]
     assert result["ops"] > 1_000
     assert all("c10d" in name for name, _ in result["from_record"])
-
-
-def test_a_program_runs_a_rank_again_alone(rerun: Rerun) -> None:
-    """Of every way the ops are the recorded ones and give the recorded bits, whatever the other rank sent."""
-    assert rerun.result.returncode == 0, rerun.result.stderr + rerun.result.stdout
-    found = json.loads(rerun.result.stdout)
-    assert (found["bitwise"], found["comparison"]["verdict"]) == (True, "identical")
-    assert (found["memory"]["missed"], found["memory"]["refused"]) == ([], None)
-    assert found["memory"]["answered"] > 10 * len(RECEIVED)
-
-
-@pytest.mark.parametrize("way", ["replicas", "fsdp", "tensor_parallel", "experts"])
-def test_a_rerun_names_the_collective_that_brought_a_difference(runs: Runs, rerun: Rerun, way: str) -> None:
-    """Rank 0 alone, with what rank 1 sent, against a run without the difference."""
-    again = open_trace(rerun.trace)
-    [process] = again.processes
-    process._streams = {i: s for i, s in process._streams.items() if s.name.endswith(f"thread:{way}")}
-    first = compare(runs.of("a", way), again).first
-    assert first.received is not None
-    assert (first.cause, first.received.op) == (Cause.OUTSIDE, RECEIVED[way])
 
 
 @pytest.mark.parametrize("way", RECEIVED)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rltrace.errors import UsageError
-from rltrace.experiment.rerun_command import check_runs_alone, machine_difference, recipe_of
+from rltrace.experiment.rerun_command import machine_difference, recipe_of
 from rltrace.testing import ProcessBuilder
 from rltrace.trace.format.root import create_trace, end_launch
 from rltrace.trace.read.reader import Trace, open_trace
@@ -57,10 +57,6 @@ def test_home_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         ({"cwd": "/"}, "does not record its command.*--cmd-a"),
         ({"command": ["python", "train.py", "--token", "***"], "cwd": "/"}, "secret was masked.*--cmd-a"),
-        (
-            {"command": ["python"], "cwd": "/", "options": {"rerun": "step.zarr"}},
-            "steps of step.zarr again, and there is no trace",
-        ),
         ({"command": ["python"], "cwd": "/nowhere/at/all"}, "/nowhere/at/all, which does not exist here.*--folder"),
     ],
 )
@@ -76,20 +72,6 @@ def test_compiled_functions_are_treated_as_they_were(tmp_path: Path) -> None:
     eager = trace_of(tmp_path / "a.zarr", **launch, options={"compile": "eager"})
     assert recipe_of(eager).options == ("--compile", "eager")
     assert recipe_of(trace_of(tmp_path / "b.zarr", **launch, options={"level": "op"})).options == ()
-
-
-def test_a_run_of_recorded_steps_is_made_so_again(tmp_path: Path) -> None:
-    """On the same memory, as the same process, after the same warm-up; its rank is set by that verb."""
-    step = trace_of(tmp_path / "step.zarr").path
-    options = {"rerun": str(step), "process": "rank1/main", "warm_up": 2}
-    launch: dict[str, Any] = {"command": ["python", "train.py"], "cwd": str(tmp_path), "options": options}
-    trace = trace_of(tmp_path / "a.zarr", {"env.WORLD_SIZE": "2", "env.OMP_NUM_THREADS": "1"}, **launch)
-    recipe = recipe_of(trace)
-    assert (recipe.step, recipe.options) == (step, ("--process", "rank1/main", "--warm-up", "2"))
-    again = f"rltrace rerun {step} --process rank1/main --warm-up 2 -- python train.py"
-    assert recipe.shown == f"cd {tmp_path} && OMP_NUM_THREADS=1 {again}"
-    with pytest.raises(UsageError, match="command alone does not make this run"):
-        check_runs_alone(trace)
 
 
 def test_another_machine(tmp_path: Path) -> None:

@@ -102,21 +102,6 @@ def test_a_replay_that_was_refused_or_left_no_word(tmp_path: Path, made: Made) -
     assert made.names == ["lockstep", "lockstep", "B0"]
 
 
-def test_recorded_steps_are_run_again_on_their_memory(tmp_path: Path, made: Made) -> None:
-    """A control is a rerun that ends as its program does, and a replay makes the same steps with values injected."""
-    step = tmp_path / "step.zarr"
-    recipe = Recipe(("python", "train.py"), tmp_path, {}, ("--process", "rank1/main", "--warm-up", "2"), step=step)
-    setting = RunSetting(tmp_path / "runs", {"a": recipe, "b": recipe}, StepsCovered(3, 5), in_place=True)
-    cache = RunCache(setting, {"a": "1"}, made)
-    ran = cache.record("A0", "a", values=False)
-    cache.replay("lockstep", "b", ran.trace)
-    control, lockstep = made.jobs
-    assert control.verb == ("rerun", str(step))
-    assert control.options == ("--until", "4", "--no-compare", "--verify-inputs", *recipe.options)
-    assert lockstep.verb == ("replay", str(ran.trace))
-    assert lockstep.options[:8] == ("--lockstep", "--until", "4", "--rerun", str(step), *recipe.options[:3])
-
-
 def test_a_folder_is_one_experiments(tmp_path: Path, made: Made) -> None:
     """Runs of other traces never count, and nothing is written among files that are no experiment's."""
     assert stat.S_IMODE(bench(tmp_path, made).folder.stat().st_mode) == 0o700  # it will hold tensors

@@ -125,15 +125,6 @@ def test_each_fact_has_one_label(rich: Comparison) -> None:
         assert any(text.startswith("Call stack") for text in stacks) if is_stack else label in terms, label
 
 
-def test_commands_of_reruns_are_not_compared(rich: Comparison) -> None:
-    """Both compute from the memory that their traces hold, so the line has to be of runs from their beginnings."""
-    found = replace(rich, commands="B adds --nodes 2")
-    for again in ((), ("a",), ("b",), ("a", "b")):
-        sides = {name: replace(getattr(found, name), rerun=name in again) for name in ("a", "b")}
-        shown = document_text(verdict_document(replace(found, **sides)))
-        assert ("  commands B adds --nodes 2" in shown) == (len(again) < 2)
-
-
 def test_curves_of_several_ranks_are_named_with_their_process(rich: Comparison) -> None:
     """One that differs on a rank alone is named with it, and with one process none is."""
     [curve, *_] = rich.drift

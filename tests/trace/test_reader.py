@@ -455,7 +455,7 @@ def test_a_process_from_a_later_step(sample: Path) -> None:
 
 
 def test_parts_of_a_trace(tmp_path: Path) -> None:
-    """From a step on, of one process, up to a step, or as if all had been stopped: each beside the whole one."""
+    """From a step on, or as if all had been stopped: each beside the whole one."""
     builder = TraceBuilder(tmp_path / "a.zarr")
     for name in ("rank0/main", "rank1/main"):
         stream = builder.process(name).stream()
@@ -470,11 +470,6 @@ def test_parts_of_a_trace(tmp_path: Path) -> None:
     assert shown(trace) == [("rank0/main", "killed", 3), ("rank1/main", "complete", 3)]
     assert shown(trace.from_step(1)) == [("rank0/main", "killed", 2), ("rank1/main", "complete", 2)]
     assert shown(trace.as_if_stopped()) == [("rank0/main", "stopped", 3), ("rank1/main", "complete", 3)]
-    assert shown(trace.of_process("rank1/main")) == [("rank1/main", "complete", 3)]
-    assert shown(trace.of_process("rank1/main", 2)) == [("rank1/main", "stopped", 2)]
-    assert shown(trace.of_process("rank0/main", 1)) == [("rank0/main", "killed", 1)]
-    whole, early = trace.of_process("rank1/main").processes[0], trace.of_process("rank1/main", 2).processes[0]
-    assert whole.generators is not None and whole.parameters and (early.generators, early.parameters) == (None, {})
 
 
 def test_cells_that_other_rows_have(sample: Path) -> None:

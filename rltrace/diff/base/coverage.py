@@ -122,8 +122,7 @@ def is_finished(process: ProcessTrace, level: str) -> bool:
 def side_of(trace: Trace) -> Side:
     processes = (*map(process_of, trace.processes), *map(_failed, (b for b in trace.unrecorded if b.failed)))
     steps = sum(p.step_count for p in trace.processes)
-    ops, rerun = sum(p.after_op for p in processes), trace.rerun_of is not None
-    return Side(str(trace.path), trace.level, trace.engine, ops, steps, processes, rerun)
+    return Side(str(trace.path), trace.level, trace.engine, sum(p.after_op for p in processes), steps, processes)
 
 
 def _failed(process: UnrecordedProcess) -> ProcessSummary:

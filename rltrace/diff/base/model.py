@@ -285,8 +285,6 @@ class Side:
     steps: int
     """Optimizer attempts of all processes."""
     processes: tuple[ProcessSummary, ...]
-    rerun: bool = False
-    """Whether it is of a program that ran recorded steps again (``rltrace rerun TRACE -- CMD``)."""
 
 
 @dataclass(frozen=True)

@@ -118,14 +118,11 @@ def state_difference(a: Trace, b: Trace, covered: StepsCovered) -> str | None:
 
 
 def state_of(trace: Trace, covered: StepsCovered) -> State:
-    """The state in the order of the run; where steps were run again, without generators: only what draws sets those."""
-    generators = trace.rerun_of is None
-    return {
-        name: digest for process in trace.processes for name, digest in _state(process, covered, generators=generators)
-    }
+    """The state in the order of the run."""
+    return {name: digest for process in trace.processes for name, digest in _state(process, covered)}
 
 
-def _state(process: ProcessTrace, covered: StepsCovered, *, generators: bool) -> Iterator[tuple[str, object]]:
+def _state(process: ProcessTrace, covered: StepsCovered) -> Iterator[tuple[str, object]]:
     payloads = process.tables["optimizers"].payloads
     for row in process.steps:
         step = int(row[Step.STEP])
@@ -135,13 +132,12 @@ def _state(process: ProcessTrace, covered: StepsCovered, *, generators: bool) ->
         name = payload.get("class", "optimizer") if isinstance(payload, dict) else "optimizer"
         where = f"of {process.name} after step {step:,}"
         yield f"the parameters of {name} {where}", int(row[Step.PARAMETERS])
-        if generators:
-            yield f"torch's generator states {where}", tuple(int(row[column]) for column in _TORCH)
+        yield f"torch's generator states {where}", tuple(int(row[column]) for column in _TORCH)
     if any(int(row[Step.STEP]) >= covered.end for row in process.steps):
         return  # it continued after the steps covered, so its final state is that of a later step
     for ordinal, digest in process.parameters.items():
         yield f"the parameters of optimizer {ordinal} of {process.name} as it ends", digest
-    if generators and process.generators is not None:
+    if process.generators is not None:
         states = tuple(state for column, state in zip(GENERATORS, process.generators, strict=True) if column in _TORCH)
         yield f"torch's generator states of {process.name} as it ends", states
     for record in process.journal.records:
@@ -183,11 +179,10 @@ def run_control(runs: RunCache, name: str, side: Side, trace: Trace, label: str,
         if same is None:
             return ControlResult(first, f"unknown whether {label} again equals {label}: {found.why}")
         if not same:
-            check = "; rltrace check shows how often it does" if trace.rerun_of is None else ""
             return ControlResult(
                 first,
                 f"{label} {NOT_REPRODUCIBLE}: run {number} of {samples} of the same command{_ending(ran)} "
-                f"{divergence_text(found, label)}{check}",
+                f"{divergence_text(found, label)}; rltrace check shows how often it does",
             )
     assert first is not None
     return ControlResult(first, _missing_values(open_trace(first.trace)))

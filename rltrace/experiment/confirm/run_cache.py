@@ -87,11 +87,7 @@ class RunCache:
         limit = ("--values-limit", str(self._setting.values_limit))
         keep = ("--values", "all", "--values-inputs", *limit) if values else ()
         recipe, covered = self._setting.recipes[side], self._setting.covered
-        verb: tuple[str, ...] = ("record",)
-        steps = covered.options
-        if recipe.step is not None:
-            verb, steps = ("rerun", str(recipe.step)), (*covered.until, "--no-compare")
-        return self._run(name, side, verb, (*steps, "--verify-inputs", *recipe.options, *keep))
+        return self._run(name, side, ("record",), (*covered.options, "--verify-inputs", *recipe.options, *keep))
 
     def replay(
         self,
@@ -119,9 +115,7 @@ class RunCache:
             request += [f"--{option}", str(path)]
         request = [*request, "--origins"] if request else ["--lockstep"]
         result = ("--result", str(self._folder / f"{name}.replay.json"))
-        recipe = self._setting.recipes[side]
-        steps = () if recipe.step is None else ("--rerun", str(recipe.step), *recipe.options)
-        options = (*request, *self._setting.covered.until, *steps, *result)
+        options = (*request, *self._setting.covered.until, *result)
         return self._run(name, side, ("replay", str(source)), options, selections)
 
     def add_capture(self, name: str, capture: Path) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rltrace import fingerprint
-from rltrace.command_lines import UNKNOWN, file_name, line, step_of, steps_options
+from rltrace.command_lines import line
 from rltrace.diff.base.model import Cause, Comparison
 from rltrace.diff.compare import CompareOptions, compare
 from rltrace.errors import UsageError
@@ -19,7 +19,7 @@ from rltrace.experiment.confirm.capture import CaptureError, identity_of, read_c
 from rltrace.experiment.confirm.run_cache import Side
 from rltrace.experiment.confirm.steps_covered import divergence_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
-from rltrace.experiment.rerun_command import Recipe, check_runs_alone, machine_difference, recipe_of
+from rltrace.experiment.rerun_command import Recipe, machine_difference, recipe_of
 from rltrace.experiment.workdir_copy import check_extent
 from rltrace.trace.format.location import Location
 from rltrace.trace.read.reader import Trace, open_trace
@@ -78,7 +78,6 @@ def prepare(request: ConfirmOptions) -> ExperimentSetup:
     """Set up an experiment. Raises UsageError, and what comparing the traces raises."""
     a, b = open_trace(request.a), open_trace(request.b)
     traces: dict[Side, Trace] = {"a": a, "b": b}
-    _check_alike(traces, request)
     comparison = compare(a, b, CompareOptions(within=False))  # of JAX, nothing within a call can be injected
     if comparison.shift is not None:
         raise UsageError(
@@ -86,7 +85,7 @@ def prepare(request: ConfirmOptions) -> ExperimentSetup:
             " runs that begin alike; resume the other one from the same checkpoint"
         )
     _check_cause(comparison, request)
-    divergence = divergence_of(comparison, request.until, _last_step(a, b))
+    divergence = divergence_of(comparison, request.until)
     question = Question(
         a=a,
         b=b,
@@ -113,33 +112,6 @@ def prepare(request: ConfirmOptions) -> ExperimentSetup:
     return ExperimentSetup(question, recipes, subject, request.capture, CONTROLS[missing].value)
 
 
-def _check_alike(traces: Mapping[Side, Trace], request: ConfirmOptions) -> None:
-    """Raise UsageError where one run alone is of ``rltrace rerun``, or both are and one machine has the arms of one."""
-    reruns = [side for side, trace in traces.items() if trace.rerun_of is not None]
-    if len(reruns) == 1:
-        [side] = reruns
-        found, other = traces[side], traces["b" if side == "a" else "a"]
-        new = file_name(other, "rerun")
-        pair = (new, found.path) if side == "b" else (found.path, new)
-        raise UsageError(
-            f"{found.path} is of a program that ran steps of {found.rerun_of} again, and {other.path} is not: an"
-            f" experiment runs both, so both have to begin there; run the program of {other.path} again from there too,"
-            " as CMD without its launcher\n  "
-            f"{line('rerun', step_of(found), *steps_options(found), '-o', new, '--', *UNKNOWN)}\n  "
-            f"{line('confirm', *pair)}"
-        )
-    if reruns and request.sides != BOTH:
-        raise UsageError(
-            "--arms is for programs that run from their start: steps are run again on one machine, where their trace is"
-        )
-
-
-def _last_step(a: Trace, b: Trace) -> int | None:
-    """The last step that both ran again of another trace; None: at least one of them runs from its start."""
-    found = [trace.launch["options"].get("until") for trace in (a, b) if trace.rerun_of is not None]
-    return min((step for step in found if isinstance(step, int)), default=None)
-
-
 def _check_cause(comparison: Comparison, request: ConfirmOptions) -> None:
     """Raise UsageError where the two programs ask for other numbers: that is known, and no value is to be injected."""
     first = comparison.decisive
@@ -158,8 +130,6 @@ def recipe(
     the command-line options that both machines share.
     """
     other = machine_difference(trace, fingerprint.start())
-    if other is not None and trace.rerun_of is not None:
-        raise UsageError(f"{other}: make both runs again on one machine, from a copy of {trace.rerun_of}")
     if other is not None:
         capture, here = f"{side}.capture", "b" if side == "a" else "a"
         words = [question.a.path, question.b.path, "--arms", here, "--capture", capture, *options]
@@ -172,8 +142,7 @@ def recipe(
 
 
 def captured_recipe(trace: Trace, overrides: CommandOverrides) -> Recipe:
-    """The same for a capture of one trace. Raises UsageError also for a run of ``rltrace rerun``."""
-    check_runs_alone(trace)
+    """The same for a capture of one trace."""
     other = machine_difference(trace, fingerprint.start())
     if other is not None:
         raise UsageError(f"{other}: its program has to be run there; capture it there, and copy the file here")

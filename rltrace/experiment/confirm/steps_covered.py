@@ -48,9 +48,8 @@ class DivergencePoint:
     """What ``diff`` says of it."""
 
 
-def divergence_of(comparison: Comparison, until: int | None = None, last: int | None = None) -> DivergencePoint:
-    """Where the two traces of a comparison diverge; ``until``: last step covered, ``last``: that which the programs
-    can run; None: any.
+def divergence_of(comparison: Comparison, until: int | None = None) -> DivergencePoint:
+    """Where the two traces of a comparison diverge; ``until``: last step covered; None: any.
 
     Raises UsageError where they do not diverge, or not at an op that a run could reproduce.
     """
@@ -69,7 +68,6 @@ def divergence_of(comparison: Comparison, until: int | None = None, last: int | 
         )
     first = finding.step or 0
     end = first + STEPS if until is None else until + 1
-    end = end if last is None else min(end, last + 1)
     if end <= first:
         raise UsageError(f"--until {until} ends before the first difference, which is in step {first}")
     named = comparison.shown or finding

@@ -42,7 +42,7 @@ def _repeats(outcome: ExperimentResult, setup: ExperimentSetup) -> tuple[str, ..
         return ()
     failed = {arm.name for arm in outcome.arms if arm.state is ArmState.FAILED}
     options = ("check", "-n", str(RUNS), "--until", str(outcome.end_step - 1), "--")
-    found = [recipe for side, recipe in setup.recipes.items() if CONTROLS[side] in failed and recipe.step is None]
+    found = [recipe for side, recipe in setup.recipes.items() if CONTROLS[side] in failed]
     return tuple(recipe.line_with("rltrace", *options) for recipe in found)
 
 

@@ -53,7 +53,7 @@ INNER_CALL = "_pjit_call_impl"
 CREATE = "_cpp_pjit"
 """Of the same module: make a compiled function."""
 
-NOT_THERE = frozenset({"rerunnable", "rows", "provider", "state", "kernels", "check_links", "asleep", "rerun"})
+NOT_THERE = frozenset({"rerunnable", "rows", "provider", "state", "kernels", "check_links", "asleep"})
 """Options of a recording that JAX programs do not have."""
 
 NOT_RECORDED = "jax.not_recorded"

@@ -15,7 +15,7 @@ ADAPTERS: Final = "rltrace.adapters"
 
 
 def _recorders(options: RecordOptions) -> dict[str, str]:
-    if not options.rows or options.rerun:
+    if not options.rows:
         return {}
     from importlib.metadata import entry_points
 

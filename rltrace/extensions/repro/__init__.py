@@ -15,6 +15,4 @@ EXTENSION: Final = Extension(
         "explain": Verb(GROUP, "Run one op under every setting: whose bits does it give?", f"{COMMANDS}.explain"),
         "repro": Verb(GROUP, "Write one recorded op as a small script that runs it.", f"{COMMANDS}.repro"),
     },
-    providers={"memory": "rltrace.extensions.repro.memory:memory_provider"},
-    recorded_steps=f"{COMMANDS}.rerun:recorded_steps",
 )

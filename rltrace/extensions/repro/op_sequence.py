@@ -82,13 +82,10 @@ class SequenceOp:
 
 
 def op_sequence(process: ProcessTrace) -> list[SequenceOp]:
-    """The ops of a process that can be run again, in the order in which they ran. Raises MissingValuesError."""
-    return [op for op in recorded_memory(process) if not brings_data(op.name)]
+    """The ops of a process that can be run again, in the order in which they ran.
 
-
-def recorded_memory(process: ProcessTrace) -> list[SequenceOp]:
-    """The same with the collectives between them, and the waits for these. The first rows may be those of a window's
-    beginning, each with one tensor. Raises MissingValuesError, HoleError."""
+    Raises MissingValuesError, HoleError.
+    """
     if process.values.left_out:
         left = process.values.left_out[0]
         raise MissingValuesError(
@@ -120,7 +117,7 @@ def recorded_memory(process: ProcessTrace) -> list[SequenceOp]:
         columns = streams[stream].read(row, row + 1).columns[0]
         name = process.words.op(int(columns[Column.OP])) if columns[Column.KIND] == Kind.OP else ""
         ops.append((order, SequenceOp(streams[stream], row, tuple(sides[0]), tuple(sides[1]), contents, name)))
-    return [op for _, op in sorted(ops, key=lambda item: item[0])]
+    return [op for _, op in sorted(ops, key=lambda item: item[0]) if not brings_data(op.name)]
 
 
 WRITE_NOTHING: Final = "profiler."

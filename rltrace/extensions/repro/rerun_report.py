@@ -1,14 +1,12 @@
-"""The documents of recorded ops that were run again, one after the other or by a program."""
+"""The documents of recorded ops that were run again one after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
 from rltrace.diff.base.model import Verdict
-from rltrace.extensions.repro.program import ProgramRerun
 from rltrace.extensions.repro.rerun_result import DifferingKind, DifferingOp, RerunResult
 from rltrace.extensions.repro.rerun_size import RerunSize
-from rltrace.report.diff import verdict_document
 from rltrace.report.document import ALL, Code, Document, Fact, Number, Section
 from rltrace.selectors import Range
 from rltrace.wording import counted, joined, sentences
@@ -70,34 +68,6 @@ def size_document(found: Sequence[RerunSize], steps: Range, sizes: Callable[[int
         scope=f"of memory: what the ops of {of} read that was written before",
         sections=(Section("processes", "", columns=("", "", ""), rows=tuple(rows), limit=ALL),),
     )
-
-
-def program_document(result: ProgramRerun) -> Document:
-    """The same of a program that ran the steps."""
-    memory, comparison = result.memory, result.comparison
-    verdict, lead = Verdict.DIVERGED, sentences()
-    if memory.refused is not None:
-        headline, scope = "REFUSED", memory.refused
-        lead = ("The record has no answer to it, so the program was ended there.",)
-    elif comparison is None:
-        headline, scope = "NOT REACHED", "the program ended before the recorded steps began"
-        lead = sentences(result.why)
-    elif result.bitwise:
-        ops = counted(sum(comparison.compared.values()), "op")
-        headline, verdict = "BITWISE", Verdict.IDENTICAL
-        scope = f"{ops} of {result.process}, run by the program: the recorded bits"
-    else:
-        headline, scope = "DIFFERS", f"{result.process}, run by the program, from what was recorded"
-    collectives = counted(memory.answered, "collective")
-    facts = [Fact("memory", f"written for {counted(memory.injected, 'op')}; {collectives} answered as recorded")]
-    if memory.lacking:
-        first = memory.missed[0]
-        where = f"op {first.row:,} of {first.stream}"
-        facts.append(Fact("", f"not for {counted(memory.lacking, 'op')}, the first is {where}: {first.why}"))
-    nested: tuple[Section, ...] = ()
-    if comparison is not None and not result.bitwise:
-        nested = verdict_document(comparison).nested("comparison", "Compared with the record")
-    return Document(headline, verdict, scope=scope, lead=lead, facts=tuple(facts), sections=nested)
 
 
 def _place(op: DifferingOp) -> str:

@@ -489,15 +489,6 @@ class RecordOptions:
     stop: bool = _option(False, "--stop", "End CMD once it differs from A.", CHECKS)
     """End the program, as Ctrl-C would, once the launcher has found a difference, with the step that it is in then."""
 
-    rerun: str = _option("", "rerun", in_python=True, named=home_as_tilde, named_with=("process", "warm_up"))
-    """Absolute path of the trace whose steps the program runs again, with the memory that it holds; empty: none."""
-    process: str = _option("", "rerun")
-    """The process of that trace that this one is."""
-    warm_up: int = _option(0, "rerun")
-    """Steps that the program makes before those."""
-    pause: str = _option("", "rerun")
-    """``rank1/main:12``: the row of that process before which the debugger begins; empty: none."""
-
     @property
     def first_step(self) -> int:
         """First step whose ops are rows."""
@@ -515,7 +506,7 @@ class RecordOptions:
     @property
     def may_stop(self) -> bool:
         """Whether the recorder may end the program."""
-        return self.until is not None or self.stop or bool(self.rerun)
+        return self.until is not None or self.stop
 
     def set_options(self) -> dict[str, Option]:
         """The entries of those that differ from their defaults, by name."""

@@ -5,7 +5,7 @@ Owns that none of their code is loaded or runs where no option requests it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -116,31 +116,6 @@ def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures
     return Captures(of_values, values, whole_steps)
 
 
-class PastAttempts(NamedTuple):
-    """The attempts before a step."""
-
-    ordinals: Sequence[int]
-    """Of their optimizers."""
-    skipped: Sequence[int]
-    """Of each: 0 no, 1 yes, 2 unknown."""
-
-
-class ProgramState(Protocol):
-    """What an attachment may read and change of a program between two steps."""
-
-    def tensors(self) -> Iterable[tuple[str, str, torch.Tensor]]:
-        """Parameters, buffers, gradients and optimizer state: path of the owner, name, tensor."""
-
-    def ordinals(self) -> Set[int]:
-        """Of the optimizers that have made an attempt."""
-
-    def count_from(self, past: PastAttempts) -> None:
-        """Count steps as if these attempts had been made, and no others."""
-
-    def stop_program(self, why: str) -> None:
-        """End the program, as Ctrl-C would."""
-
-
 class Attachment(Protocol):
     """What is attached to a recording: hooks, and records for the end of its journal."""
 
@@ -149,10 +124,6 @@ class Attachment(Protocol):
 
     def records(self) -> list[dict[str, Any]]:
         """Records for the process's journal; called when it ends."""
-
-    def wakes(self, state: ProgramState) -> None:
-        """A run that was started asleep begins to record its ops; nothing of that has happened yet."""
-        return
 
 
 Attach = Callable[[str], Attachment | None]

@@ -7,10 +7,8 @@ a collective, another process), and its bytes are recorded.
 
 What a checkpoint holds is not recorded again (``record --checkpoint``): its digest is enough.
 
-Ops that cannot be run again by themselves get no places: calls of code outside torch, compiled regions. What they leave
-in memory is recorded where a later op reads it, like all else that comes from outside. Collectives are not run again
-either, but get places: what they received is recorded before the next op of their stream that is selected, also where
-only the program itself reads it, so that they can be answered without the other processes.
+Ops that cannot be run again by themselves get no places: collectives, calls of code outside torch, compiled regions.
+What they leave in memory is recorded where a later op reads it, like all else that comes from outside.
 """
 
 from __future__ import annotations
@@ -76,8 +74,6 @@ class StorageUse:
     """Of the storage's bytes."""
     content: bytes | None
     """The bytes, where they are not those that the last op left."""
-    left: int | None
-    """Digest of the bytes that the last op left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,8 +87,6 @@ class OpMemory:
     """Of each tensor: address of its storage, alignment and bits of its placement, bytes from the start."""
     state: bytes | None
     """State of the generator that the op draws from."""
-    received: tuple[int, ...] = ()
-    """Addresses of storages that collectives have received into since the last op."""
 
 
 class NumberedStorages:
@@ -173,15 +167,10 @@ class MemoryCapture(OpHook[OpMemory]):
         self._queue = queue
         self._storages = storages
         self._wanted = StreamSelector(selector, stream)
-        self._selects_all = selector.matches_all
-        self._received: dict[int, torch.UntypedStorage] = {}
-        """By address: storages that collectives of this stream receive into, kept until their bytes are recorded: the
-        program may read and drop them before the next op."""
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpMemory | None:
         plan = self._stream.process.calls.plan(func)
-        alone = brings_data(plan.name) or _runs_alone(plan, args)
-        if not self._wanted.may_find(plan.id, plan.name) or self._storages.too_large or not alone:
+        if not self._wanted.may_find(plan.id, plan.name) or self._storages.too_large or not _runs_alone(plan, args):
             return None
         with self._storages.lock, torch_function_disabled(), torch.no_grad():
             try:
@@ -192,36 +181,19 @@ class MemoryCapture(OpHook[OpMemory]):
     def _before(self, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpMemory:
         tensors = op_tensors(args, kwargs)
         op = OpMemory(plan, {}, [], state_bytes(args, kwargs) if plan.draws else None)
-        leaves_memory = plan.role is Role.ALLOCATION or brings_data(plan.name)
         for tensor in tensors:
             storage, address = self._storages.of(tensor), address_of(tensor)
             op.places.append(_place(tensor, address, is_output=False))
-            if address not in op.uses and not leaves_memory:
+            if address not in op.uses and plan.role is not Role.ALLOCATION:
                 op.uses[address] = self._use(storage, tensor.untyped_storage())
-        if tensors and self._received and not leaves_memory:
-            op.received = self._arrived(op)
         return op
 
     def _use(self, storage: NumberedStorage, raw: torch.UntypedStorage) -> StorageUse:
         digest, layout, whole = self._storages.read(raw)
         if digest == storage.digest:
-            return StorageUse(storage, digest, layout, None, digest)
+            return StorageUse(storage, digest, layout, None)
         content = bytes_of(whole, layout)  # a collective in flight may have written more since the digest was taken
-        return StorageUse(storage, digest_buffer(content, layout.seed), layout, content, storage.digest)
-
-    def _arrived(self, op: OpMemory) -> tuple[int, ...]:
-        """Add to the uses of an op what collectives have received by now."""
-        storages: Any = self._stream.process.storages
-        special = storages.special
-        due = tuple(
-            address
-            for address in self._received
-            if not (storages.is_in_flight(address) or (address in special and special[address].mask is False))
-        )
-        for address in due:
-            if address not in op.uses:
-                op.uses[address] = self._use(self._storages.at(address), self._received[address])
-        return due
+        return StorageUse(storage, digest_buffer(content, layout.seed), layout, content)
 
     def finish(self, cells: FixedCells, call: Call, tensors: list[torch.Tensor], out: Any) -> None:
         op = self.op
@@ -240,21 +212,15 @@ class MemoryCapture(OpHook[OpMemory]):
                 self._leave_out("a result has no plain bytes", 0)
 
     def _after(self, op: OpMemory, call: Call, tensors: list[torch.Tensor], returned: list[torch.Tensor]) -> None:
-        allocates, arrives = op.plan.role is Role.ALLOCATION, brings_data(op.plan.name)
-        used = op.uses.keys() | ({address for address, _, _ in op.places} if arrives else ())
+        allocates = op.plan.role is Role.ALLOCATION
         results = [
             tensor
             for tensor in returned
-            if (address := address_of(tensor)) not in used and not (allocates and self._storages.knows(address))
+            if (address := address_of(tensor)) not in op.uses and not (allocates and self._storages.knows(address))
         ]
         places = [_place(tensor, address_of(tensor), is_output=True) for tensor in results]
-        read = self._read_storages(op, tensors).union(op.received)
-        for address in op.received:
-            self._received.pop(address, None)
-        places_used = {address for address, _, _ in op.places}
+        read = self._read_storages(op, tensors)
         for address, use in op.uses.items():
-            if address not in places_used and use.storage.digest != use.left:
-                continue  # an op of another thread has used it meanwhile
             if use.content is None or address not in read or self._content(use):
                 use.storage.digest = use.digest
         if op.state is not None and not self._queue.knows(digest := digest_buffer(op.state, 0)):
@@ -267,9 +233,7 @@ class MemoryCapture(OpHook[OpMemory]):
             storage = self._storages.of(tensor).number
             place |= index << TENSOR_SHIFT
             self._add(ValueKind.TENSOR, order | storage, (place, offset), layouts.of(tensor).id)
-        if arrives:
-            self._received |= {address_of(tensor): tensor.untyped_storage() for tensor, _ in named}
-        if allocates or arrives:
+        if allocates:
             return
         for tensor in (*(tensors[place] for place in call.written), *results):
             self._storages.of(tensor).digest = self._storages.read(tensor.untyped_storage())[0]
@@ -283,33 +247,13 @@ class MemoryCapture(OpHook[OpMemory]):
             if links[place - count] != OVERWRITTEN or tensor.nbytes < tensor.untyped_storage().nbytes()
         }
 
-    def window_row(
-        self, cells: FixedCells, row: int, name: str, owner: str, digests: list[int], tensor: torch.Tensor | None
-    ) -> None:
-        """Record what the tensor's storage holds, for a program that is to continue from here."""
-        if tensor is None or not self._selects_all or self._storages.too_large:
-            return
-        with self._storages.lock, torch_function_disabled(), torch.no_grad():
-            for local in op_tensors((tensor,), None):
-                try:
-                    storage, place = self._storages.of(local), _place(local, address_of(local), is_output=False)
-                    use = self._use(storage, local.untyped_storage())
-                except (NoBytesError, NotImplementedError, RuntimeError):  # sparse, a subclass, on meta
-                    continue
-                if use.content is None or self._content(use, row):
-                    storage.digest = use.digest
-                layout = self._stream.process.layouts.of(local).id
-                order = self._storages.ops << 32
-                self._storages.ops += 1
-                self._add(ValueKind.TENSOR, order | storage.number, place[1:], layout, row=row)
-
-    def _content(self, use: StorageUse, row: int | None = None) -> bool:
+    def _content(self, use: StorageUse) -> bool:
         """Record what a storage holds before the row. Returns whether there is room for it."""
         content, number = use.content or b"", use.storage.number
         if self._queue.knows(use.digest) or use.digest in self._storages.in_checkpoint:
-            self._add(ValueKind.CONTENT, use.digest, (number, 0), use.layout.id, row=row)
+            self._add(ValueKind.CONTENT, use.digest, (number, 0), use.layout.id)
         elif self._queue.has_room(len(content)):
-            self._add(ValueKind.STORAGE, use.digest, (number, 0), use.layout.id, content, row)
+            self._add(ValueKind.STORAGE, use.digest, (number, 0), use.layout.id, content)
         else:
             self._leave_out(LIMIT, len(content))
             return False
@@ -318,19 +262,10 @@ class MemoryCapture(OpHook[OpMemory]):
     def drop(self) -> None:
         self._queue.forget(self._stream.number, self._stream.row)
 
-    def _add(
-        self,
-        kind: ValueKind,
-        digest: int,
-        where: tuple[int, int],
-        layout: int,
-        data: bytes = b"",
-        row: int | None = None,
-    ) -> None:
-        """``where``: place and offset; ``row``: None: the current one."""
-        at = self._stream.row if row is None else row
+    def _add(self, kind: ValueKind, digest: int, where: tuple[int, int], layout: int, data: bytes = b"") -> None:
+        """``where``: place and offset."""
         place, offset = where
-        self._queue.add(NewValue(kind, digest, self._stream.number, at, place, layout, data, offset))
+        self._queue.add(NewValue(kind, digest, self._stream.number, self._stream.row, place, layout, data, offset))
 
     def _leave_out(self, why: str, size: int) -> None:
         self._queue.leave_out(why, self._stream.number, self._stream.row, size)
@@ -344,6 +279,8 @@ def reads_all(selector: Selector) -> bool:
 def _runs_alone(plan: OpPlan, args: tuple[Any, ...]) -> bool:
     """Whether an op can be run again with nothing but its arguments."""
     region = bool(args) and type(args[0]) is RegionInputs
+    if brings_data(plan.name):
+        return False
     return bool(plan.schema) and not (plan.role in NOT_ALONE or plan.arrives or plan.is_launch or region)
 
 

@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.processes.exits import LOOK_SECONDS
@@ -26,14 +26,11 @@ class ArmedWindow(NamedTuple):
 
     first: int
     end: int | None
-    request: ArmRequest | None
-    """None: the run was started with all options."""
+    request: ArmRequest
 
     def options(self, asleep: RecordOptions) -> RecordOptions:
         """The options with which these steps are recorded, of a run that was started with ``asleep``."""
         request = self.request
-        if request is None:
-            return asleep
         return replace(
             asleep,
             level=request.level,
@@ -42,39 +39,6 @@ class ArmedWindow(NamedTuple):
             values_inputs=request.values_inputs,
             values_limit=request.values_limit,
         )
-
-
-class Wakening(Protocol):
-    """What decides in which steps a process that was started asleep is awake."""
-
-    windows: list[ArmedWindow]
-    next_look: float
-    """Time (``monotonic``) before which ``due`` need not be called while there are no windows."""
-
-    def due(self, step: int) -> ArmedWindow | None:
-        """The window to record ``step`` for, which is about to begin; None: the process is to be asleep."""
-
-    def turned(self, step: int, *, is_awake: bool) -> None:
-        """The process has woken at the beginning of ``step``, or has fallen asleep."""
-
-    def over(self, is_over: bool = True) -> None:
-        """The recording has ended; False: it goes on, as the program could not be replaced."""
-
-
-class WarmUp:
-    """The steps before those that are run again: the process wakes after them, for good."""
-
-    def __init__(self, options: RecordOptions) -> None:
-        self.windows = [ArmedWindow(options.first_step, options.end_step, None)]
-        self.next_look = 0.0
-        self._steps = options.warm_up
-
-    def due(self, step: int) -> ArmedWindow | None:
-        return self.windows[0] if step >= self._steps else None
-
-    def turned(self, step: int, *, is_awake: bool) -> None: ...
-
-    def over(self, is_over: bool = True) -> None: ...
 
 
 class Arming:
@@ -88,9 +52,11 @@ class Arming:
         self.windows: list[ArmedWindow] = []
         """In the order of their requests; where two overlap, the first is recorded to its end."""
         self.next_look = 0.0
+        """Time (``monotonic``) before which ``due`` need not be called while there are no windows."""
         self._next_write = 0.0
 
     def due(self, step: int) -> ArmedWindow | None:
+        """The window to record ``step`` for, which is about to begin; None: the process is to be asleep."""
         now = monotonic()
         if now >= self.next_look:
             self.next_look = now + LOOK_SECONDS
@@ -101,10 +67,12 @@ class Arming:
         return next((window for window in self.windows if window.first <= step), None)
 
     def turned(self, step: int, *, is_awake: bool) -> None:
+        """The process has woken at the beginning of ``step``, or has fallen asleep."""
         self._state.step, self._state.is_awake = step, is_awake
         self._write()
 
     def over(self, is_over: bool = True) -> None:
+        """The recording has ended; False: it goes on, as the program could not be replaced."""
         self._state.is_over = is_over
         self._write()
 

@@ -31,7 +31,7 @@ from rltrace.portable_keys import portable_key
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
-from rltrace.recorder.capture.captures import AttemptCapture, PastAttempts
+from rltrace.recorder.capture.captures import AttemptCapture
 from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
 from rltrace.recorder.core.modules import ModuleCalls
 from rltrace.recorder.core.row_buffer import phase_bits
@@ -196,13 +196,6 @@ class StepCounter:
         """Count a step that the program marks (``rltrace.step()``) as an attempt of ``ManualSteps``."""
         self._local.digest = 0
         self._finish(self._manual, skipped=0)
-
-    def count_from(self, counts: Mapping[int, int]) -> dict[int, OptimizerState]:
-        """Go on as if optimizers had made these numbers of attempts, by ordinal; returns their states."""
-        states = {state.ordinal: state for state in self._states.values()}
-        for ordinal, state in states.items():
-            state.count = counts.get(ordinal, 0)
-        return states
 
     def optimizers(self) -> list[tuple[int, Any]]:
         """(ordinal, optimizer) of those alive that have made an attempt, in order."""
@@ -439,13 +432,6 @@ class StepWriter:
         ended = process.step
         process.step = ended + 1
         self._step_ended(ended)
-
-    def sleep_through(self, past: PastAttempts, states: Mapping[int, OptimizerState]) -> None:
-        """Go on as if these attempts, and no others, had been made since the counter fell asleep."""
-        attempts = zip(past.ordinals, past.skipped, strict=True)
-        self._slept = array("I", [ordinal << 2 | skipped for ordinal, skipped in attempts])
-        self._slept_optimizers = {ordinal: states[ordinal] for ordinal in set(past.ordinals)}
-        self.process.step = len(past.ordinals)
 
     def take_slept(self) -> NDArray[np.uint64]:
         """The attempts since the counter fell asleep or the last call, shape [n, len(Step)]."""

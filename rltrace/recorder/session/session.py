@@ -10,8 +10,7 @@ import _thread
 import contextlib
 import os
 import threading
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pkgutil import resolve_name
@@ -33,7 +32,6 @@ from rltrace.recorder.capture.captures import (
     Attach,
     CapturedProcess,
     Captures,
-    PastAttempts,
     make_captures,
     remember_names,
 )
@@ -47,7 +45,7 @@ from rltrace.recorder.processes.forks import Inheritance, forks
 from rltrace.recorder.processes.messages import Messages, Place
 from rltrace.recorder.processes.recording import ProcessRecording, RecordingPart
 from rltrace.recorder.session import window
-from rltrace.recorder.session.arming import ArmedWindow, Arming, Wakening, WarmUp
+from rltrace.recorder.session.arming import ArmedWindow, Arming
 from rltrace.recorder.session.engine_choice import choice_facts, choose_library, handed_facts
 from rltrace.recorder.session.grad_scalers import Scalers
 from rltrace.recorder.session.item_reads import ItemReads
@@ -81,9 +79,7 @@ class Session:
         self.options = self._awake_options = options
         """Of the recording, and of the steps that it is awake for."""
         self._attach = attach
-        self._arming: Wakening | None = None
-        if options.asleep:
-            self._arming = WarmUp(options) if options.rerun else Arming(options.trace, token)
+        self._arming = Arming(options.trace, token) if options.asleep else None
         self._armed: ArmedWindow | None = None
         """The steps that the process is awake for."""
         self._turning = _thread.allocate_lock()
@@ -263,7 +259,7 @@ class Session:
         except Exception as error:
             self.fail(error)
 
-    def _arm(self, arming: Wakening, step: int) -> None:
+    def _arm(self, arming: Arming, step: int) -> None:
         """``step`` begins: wake or fall asleep, where it is the first of requested steps, or the first after them."""
         if not self._turning.acquire(blocking=False):
             return  # a step of another thread ends, too
@@ -284,9 +280,6 @@ class Session:
     def _wake(self, armed: ArmedWindow, step: int) -> None:
         self._armed, self._awake_options = armed, armed.options(self.options)
         self._set_level("op" if "op" in (self.recording.level, self._awake_options.level) else "step")
-        if self._attachment is not None:
-            self._attachment.wakes(self)
-            step = self._process.step
         self._streams.step_began(step)
         self._streams.set_phase(self._process.phase)
         self.recording.write_facts(running_before())
@@ -294,20 +287,6 @@ class Session:
 
     def _set_level(self, level: str) -> None:
         self.recording.level, self.recording.engine = level, DispatchEngine.name if level == "op" else "none"
-
-    def tensors(self) -> Iterable[tuple[str, str, torch.Tensor]]:
-        """Of ``ProgramState``, as the next methods are."""
-        return window.named_tensors(self.steps.optimizers(), self._modules.roots())
-
-    def ordinals(self) -> Set[int]:
-        return {ordinal for ordinal, _ in self.steps.optimizers()}
-
-    def count_from(self, past: PastAttempts) -> None:
-        states = self.steps.count_from(Counter(past.ordinals))
-        self._step_writer.sleep_through(past, states)
-
-    def stop_program(self, why: str) -> None:
-        self.recording.stop_program(why)
 
     def _write_slept(self) -> None:
         """Write the steps since the process fell asleep."""

@@ -312,8 +312,6 @@ class ProcessTrace:
             self._find_lost_records()
         self._earlier = 0
         """Number of attempts that ``from_step`` left out."""
-        self._end: int | None = None
-        """Number of attempts up to which ``until_step`` left them; None: it left out none."""
         self.record_damage = tuple(self.other_holes)
         """Sentences on lost and invalid records."""
         if self.record_damage:
@@ -519,7 +517,7 @@ class ProcessTrace:
     @property
     def steps(self) -> NDArray[np.uint64]:
         """Finished optimizer attempts that could be read, shape [n, len(Step)], in the order of their end."""
-        return self._attempts.all[self._earlier : self._end]
+        return self._attempts.all[self._earlier :]
 
     @property
     def steps_before(self) -> NDArray[np.uint64]:
@@ -532,15 +530,6 @@ class ProcessTrace:
         later = copy(self)
         later._earlier = int(np.searchsorted(self._attempts.all[:, Step.STEP], np.uint64(step)))
         return later
-
-    def until_step(self, step: int) -> ProcessTrace:
-        """The same process as if it had been stopped before this step; its rows are the same."""
-        self.load()  # shared, not read twice
-        earlier = copy(self)
-        earlier._end = int(np.searchsorted(self._attempts.all[:, Step.STEP], np.uint64(step)))
-        earlier.generators, earlier.parameters = None, {}
-        earlier._end_state = STOPPED if self._end_state == COMPLETE else self._end_state
-        return earlier
 
     def steps_of(self, part: StepPart) -> NDArray[np.uint64]:
         """The attempts of one of ``step_parts``, shape [n, len(Step)]; n is 0 where they cannot be read."""

@@ -136,13 +136,6 @@ class Trace:
         return is_verified or {has_iterations(process.engine) for process in self.processes} == {True}
 
     @property
-    def rerun_of(self) -> str | None:
-        """The trace whose steps a program ran again in this one (``rltrace rerun TRACE -- CMD``); None: it did not."""
-        options = self.launch.get("options")
-        source = options.get("rerun") if isinstance(options, dict) else None
-        return source if isinstance(source, str) else None
-
-    @property
     def engine(self) -> str:
         """How ops were intercepted; rows of two engines are not compared. Of torch and JAX, that of which has steps."""
         engines = [p.engine for p in self.processes if p.engine]
@@ -181,13 +174,6 @@ class Trace:
         stopped = copy(self)
         stopped.processes = tuple(process.as_if_stopped() for process in self.processes)
         return stopped
-
-    def of_process(self, name: str, end: int | None = None) -> Trace:
-        """The same trace, with this process alone, and its steps before ``end``; None: to the end."""
-        alone = copy(self)
-        found = [process for process in self.processes if process.name == name]
-        alone.processes = tuple(found if end is None else (process.until_step(end) for process in found))
-        return alone
 
     def of_nodes(self, path: Location, nodes: Sequence[Trace], missing: Sequence[str]) -> Trace:
         """This trace, with the processes of all machines. ``missing``: sentences on those that are not there."""

@@ -197,8 +197,7 @@ def provenance(a: Located, b: Located | None) -> list[str]:
 
 
 def _how_to_record(at: Located, b: Located | None, verb: str) -> str:
-    """Commands that record the missing values, and run the verb on them; of B, where that was run by ``rltrace rerun``,
-    as this takes one process.
+    """Commands that record the missing values, and run the verb on them.
 
     A selector has the innermost line only. Where several callers of that line run such ops, the op is named by its row:
     the one that it has in every recording of the same steps.
@@ -207,9 +206,6 @@ def _how_to_record(at: Located, b: Located | None, verb: str) -> str:
     from rltrace.query.locate import is_unique, selector_of
     from rltrace.query.ops import op_line
 
-    first_side = at
-    if b is not None and b.trace.rerun_of is not None:
-        at = b
     selector, name = selector_of(at), file_name(at.trace, "values")
     step = op_line(at.rows, 0, at.stream.name, at.process.words).step
     values = ("--values", selector, "--values-inputs")
@@ -219,13 +215,8 @@ def _how_to_record(at: Located, b: Located | None, verb: str) -> str:
         first, end = next(iter(at.process.windows), (0, None))
         steps = () if (first, end) == (0, None) else ("--steps", f"{first}:{'' if end is None else end}")
         selector = str(at)
-        recording = (
-            record(at.trace, name, *steps, "--until", step, *values)
-            if at.trace.rerun_of is None
-            else record_step(at.trace, step, name, *values)
-        )
-    a_path, b_path = (name if side is at else side and side.trace.path for side in (first_side, b))
-    other = () if b is None else (b_path,)
-    against = () if b is None else ("--against", b_path)
+        recording = record(at.trace, name, *steps, "--until", step, *values)
+    other = () if b is None else (b.trace.path,)
+    against = () if b is None else ("--against", b.trace.path)
     words = (*other, "--at", selector) if verb == "explain" else ("--at", selector, *against)
-    return f"  hint: {recording}\n        {line(verb, a_path, *words)}"
+    return f"  hint: {recording}\n        {line(verb, name, *words)}"

@@ -3,57 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rltrace.commands._option_types import is_given, options_of, verb
+from rltrace.commands._option_types import argument, color_option, form_option, import_option, option, recorded, verb
 from rltrace.commands.console import ExitCode, emit, emit_report, readable_size
 from rltrace.errors import UsageError
-from rltrace.extensions.repro.commands._rerun_arguments import WITH_CMD, RerunArguments
+from rltrace.recorder.base.options import Window
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import has_iterations
 
 if TYPE_CHECKING:
     from rltrace.extensions.repro.op_sequence import RecordedMemory, SequenceOp
-    from rltrace.extensions.repro.rerun_program import ProgramSteps
     from rltrace.trace.read.process import ProcessTrace
     from rltrace.trace.read.reader import Trace
 
 
+@dataclass(frozen=True, kw_only=True)
+class RerunArguments:
+    trace: Path = argument()
+    sized: Window | None = recorded("steps", flag="--size", envvar=None, help="What recording these steps would take.")
+    name: str | None = option("--process", metavar="NAME", help="As in rank1/main; default: the only one.")
+    imports: tuple[str, ...] = import_option()
+    checkpoint: Path | None = option(metavar="PATH", help="Where the checkpoint of record is now.")
+    form: str = form_option()
+    color: str = color_option()
+
+
 @verb(RerunArguments)
 def command(arguments: RerunArguments) -> int:
-    """Run the ops of TRACE again, one after the other, in one process; or CMD, the program itself.
+    """Run the ops of TRACE again, one after the other, in one process.
 
-    TRACE is of rltrace record --rerunnable SELECTOR. CMD is run as one process without a launcher: it makes a few steps
-    and then the recorded ones, on the recorded memory, and is compared with them.
-
-    Ends with 0 if every op gives the recorded bits, with 1 if not; CMD's status if it fails. With --no-compare: 125
-    where CMD did not come to the recorded steps, or called other collectives.
+    TRACE is of rltrace record --rerunnable SELECTOR. Ends with 0 if every op gives the recorded bits, with 1 if not.
 
     \b
       rltrace rerun --size 40:41 run.zarr
       rltrace record --rerunnable all --steps 40:41 --until 40 -o step.zarr -- python train.py
       rltrace rerun step.zarr
-      rltrace rerun step.zarr -- python train.py
     """
     from rltrace.extensions.repro.op_sequence import RecordedMemory
+    from rltrace.trace.read.reader import open_trace
 
-    if arguments.command and arguments.sized is None:
-        from rltrace.extensions.repro.rerun_program import rerun_program
-
-        if arguments.values_inputs and not arguments.values:
-            raise UsageError("--values-inputs needs --values SELECTOR")
-        steps = recorded_steps(arguments.trace, arguments.name, arguments.warm_up, arguments.until)
-        return rerun_program(steps, arguments.command, arguments)
-    opened = _open_step(arguments.trace)
+    opened = open_trace(arguments.trace)
     if arguments.sized is not None:
         return _print_size(opened, arguments.sized, arguments.name, arguments.form, arguments.color)
     process, ops, selectors = find_sequence(opened, arguments.name)
-    if any(map(is_given, options_of(WITH_CMD))):
-        raise UsageError(
-            "-o, --warm-up, --until, --verify-inputs, --values, --break-at, --no-compare, --force and --quiet are for a"
-            " program: give it after --"
-        )
     memory = RecordedMemory(opened, process, arguments.checkpoint)
     return _rerun_ops(process, memory, ops, selectors, arguments)
 
@@ -97,32 +92,6 @@ def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, f
     if form == "text" and within.stop == within.start + 1:
         emit("\n" + record_step(trace, within.start, "step.zarr", "--rerunnable", "all"))
     return ExitCode.IDENTICAL
-
-
-def _open_step(location: Path) -> Trace:
-    """Open a trace with recorded memory. Raises UsageError for that of a program that read such memory."""
-    from rltrace.trace.read.reader import open_trace
-
-    opened = open_trace(location)
-    if opened.rerun_of is not None:
-        raise UsageError(
-            f"{location} is of a program that ran a step again; name the trace of that step: {opened.rerun_of}"
-        )
-    return opened
-
-
-def recorded_steps(location: Path, name: str | None, warm_up: int | None, until: int | None) -> ProgramSteps:
-    """The steps of a trace that a program can run again, as one of its processes. Raises UsageError."""
-    opened = _open_step(location)
-    process, _, selectors = find_sequence(opened, name)
-    if "all" not in selectors:
-        raise UsageError(
-            f"{opened.path} was recorded with --rerunnable {' and '.join(selectors)}: a program needs what all of its"
-            " ops read, --rerunnable all"
-        )
-    from rltrace.extensions.repro.rerun_program import ProgramSteps
-
-    return ProgramSteps(opened, process, warm_up, until)
 
 
 def check_ops_of_torch(trace: Location, processes: Iterable[ProcessTrace]) -> None:
