@@ -40,7 +40,7 @@ class TraceLocation(click.Path):
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
         location = parse_location(os.fspath(value))
         if self._written and isinstance(location, TraceURL):
-            raise UsageError(f"{location} is a URL: give a folder, which rltrace push uploads")
+            raise UsageError(f"{location} is a URL: give a folder, and copy that there")
         if self._only_folder:
             location = local_folder(location, f"rltrace {ctx.info_name}" if ctx is not None else "this")
         return super().convert(location, param, ctx) if isinstance(location, Path) else location

@@ -121,7 +121,7 @@ def _destination(arguments: LauncherArguments, nodes: int) -> Destination:
     output = arguments.output
     if isinstance(output, TraceURL):
         folder = f"{output.name.removesuffix('.zarr')}.zarr"
-        raise UsageError(f"{output} is a URL: record with -o {folder}, and upload that: {line('push', folder, output)}")
+        raise UsageError(f"{output} is a URL: record with -o {folder}, and copy that there")
     if nodes > 1:
         if output is None or output.parent.name != NODES or not output.name.isdigit():
             raise UsageError("--nodes: name the part of this machine with -o TRACE/nodes/NUMBER, from 0")

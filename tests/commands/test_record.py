@@ -478,7 +478,7 @@ def test_options_that_are_refused(
     [
         (
             ["-o", "s3://b/runs/a.zarr"],
-            "record with -o a.zarr, and upload that: rltrace push a.zarr s3://b/runs/a.zarr",
+            "record with -o a.zarr, and copy that there",
         ),
         (["-o", "ftp://b/a.zarr"], "unknown kind"),
         (["--nodes", "2", "-o", "a.zarr"], "name the part of this machine with -o TRACE/nodes/NUMBER"),

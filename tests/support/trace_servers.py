@@ -1,19 +1,18 @@
 """Traces handed out on the loopback address, by a web server of the standard library.
 
-Owns the server, and what goes wrong with it, or with the network to it, on request. It knows as much of S3 as an upload
-needs: lists, writes, removes.
+Owns the server, and what goes wrong with it, or with the network to it, on request. It knows as much of S3 as a reader
+needs: lists.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Barrier, BrokenBarrierError, Lock, Thread
+from threading import Barrier, BrokenBarrierError, Thread
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
@@ -29,19 +28,16 @@ S3_VARIABLES = {
 
 @dataclass
 class WebServer:
-    """A folder, handed out as nginx does without an index: GET, HEAD, ranges, entity tags, open connections."""
+    """A folder, handed out as nginx does without an index: GET, HEAD, entity tags, open connections."""
 
     folder: Path
     port: int = 0
     asked: list[str] = field(default_factory=list)
-    """Requests so far: ``GET KEY``, ``HEAD KEY``, ``GET KEY bytes=0-63``."""
+    """Requests so far: ``GET KEY``, ``HEAD KEY``."""
     authorized: list[str | None] = field(default_factory=list)
     """Their header Authorization."""
     faults: dict[str, list[str]] = field(default_factory=dict)
     """By key, what the next answers are instead: a status, or ``cut``, a connection that breaks off."""
-    ranges: bool = True
-    lock: Lock = field(default_factory=Lock)
-    """Of clients that change or list files."""
     together: Barrier | None = None
     """Answers wait until so many requests are under way."""
 
@@ -66,8 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         key, state = unquote(self.path.partition("?")[0]).lstrip("/"), self.state
-        wanted = self.headers["Range"] if state.ranges else None
-        state.asked.append(" ".join(filter(None, (self.command, key, wanted))))
+        state.asked.append(f"{self.command} {key}")
         state.authorized.append(self.headers["Authorization"])
         if state.together is not None:
             with suppress(BrokenBarrierError):
@@ -77,55 +72,15 @@ class _Handler(BaseHTTPRequestHandler):
         path = state.folder / key
         query = parse_qs(urlsplit(self.path).query)
         if "list-type" in query and path.is_dir() and not how:
-            with state.lock:
-                self._list(path, query.get("prefix", [""])[0])
+            self._list(path, query.get("prefix", [""])[0])
             return
         if how.isdigit() or not path.is_file():
             self._answer(int(how or 404), b"<Error>of " + self.path.encode() + b"</Error>")
             return
-        with state.lock:
-            data = path.read_bytes()
-        tag = f'"{xxh3_64_hexdigest(data)}"'
-        if self.headers["If-Match"] not in (None, tag):
-            self._answer(412, b"")
-            return
-        found = re.fullmatch(r"bytes=(\d+)-(\d+)", wanted or "")
-        if found is None:
-            self._answer(200, data, cut=how == "cut", ETag=tag)
-            return
-        first, last = int(found[1]), min(int(found[2]), len(data) - 1)
-        where = f"bytes {first}-{last}/{len(data)}"
-        self._answer(206, data[first : last + 1], cut=how == "cut", ETag=tag, **{"Content-Range": where})
+        data = path.read_bytes()
+        self._answer(200, data, cut=how == "cut", ETag=f'"{xxh3_64_hexdigest(data)}"')
 
     do_HEAD = do_GET  # noqa: N815  (the name that http.server looks up)
-
-    def do_PUT(self) -> None:
-        key, state = unquote(self.path.partition("?")[0]).lstrip("/"), self.state
-        data = self.rfile.read(int(self.headers["Content-Length"]))
-        if len(data) < int(self.headers["Content-Length"]):  # the connection broke off
-            self.close_connection = True
-            return
-        state.asked.append(f"PUT {key}")
-        fault = state.faults.get(key)
-        path = state.folder / key
-        with state.lock:
-            if fault:
-                self._answer(int(fault.pop(0)), b"")
-            elif not (state.folder / key.partition("/")[0]).is_dir():
-                self._answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
-            elif self.headers["If-None-Match"] == "*" and path.exists():
-                self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
-            else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
-                self._answer(200, b"", ETag=f'"{xxh3_64_hexdigest(data)}"')
-
-    def do_POST(self) -> None:
-        """Several files are removed at once."""
-        bucket = self.state.folder / unquote(urlsplit(self.path).path).strip("/")
-        for key in re.findall(r"<Key>(.*?)</Key>", self.rfile.read(int(self.headers["Content-Length"])).decode()):
-            (bucket / key).unlink(missing_ok=True)
-        self._answer(200, b"<DeleteResult></DeleteResult>")
 
     def _list(self, bucket: Path, prefix: str) -> None:
         files = [(path.relative_to(bucket).as_posix(), path) for path in sorted(bucket.rglob("*")) if path.is_file()]

@@ -1,4 +1,4 @@
-"""Traces that are kept and moved: verified, cut to a window, uploaded to an object store, and read there."""
+"""Traces that are kept and moved: verified, cut to a window, and read at URLs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ EXTENSION: Final = Extension(
     {
         "verify": Verb(GROUP, "Check every byte of a trace.", f"{COMMANDS}.verify"),
         "slice": Verb(GROUP, "Cut a window out of a trace, to copy elsewhere.", f"{COMMANDS}.slice"),
-        "push": Verb(GROUP, "Upload a trace to an object store.", f"{COMMANDS}.push"),
     },
     remote_traces="rltrace.extensions.archive.object_store",
 )

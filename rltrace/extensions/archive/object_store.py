@@ -1,6 +1,6 @@
 """The files of a trace at a URL: in a bucket of an object store, or in a folder that a web server hands out.
 
-Owns how files are asked for (many at once, large ones in ranges), the reasons where that fails, and the chunks kept on
+Owns how files are asked for (many at once), the reasons where that fails, and the chunks kept on
 this machine. Writes nothing to the store. Imports obstore when the first such trace is opened.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
-from functools import cached_property
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import NamedTemporaryFile
@@ -42,9 +41,6 @@ INSTALL: Final = "pip install obstore"
 
 AT_ONCE: Final = 64
 """Requests that are under way at a time, of one trace."""
-
-RANGE_BYTES: Final = 1 << 23
-"""A file that is longer is read in ranges of this size, several at once. No chunk is."""
 
 MAX_PROCESSES: Final = 1 << 16
 """Processes that are asked for where the server lists no folders."""
@@ -250,31 +246,14 @@ class RemoteStore:
         import obstore
 
         found = obstore.get(self._store, key)
-        size, tag = found.meta["size"], found.meta["e_tag"]
-        if size > limit:
+        if found.meta["size"] > limit:
             raise _longer(limit)
-        if size <= RANGE_BYTES:
-            return bytes(found.bytes())
-        same = {"if_match": tag} if tag and not tag.startswith("W/") else {}
-
-        def part(first: int) -> bytes:
-            wanted: Any = {"range": (first, min(first + RANGE_BYTES, size)), **same}
-            return bytes(obstore.get(self._store, key, options=wanted).bytes())
-
-        try:
-            return b"".join(self._parts.map(part, range(0, size, RANGE_BYTES)))
-        except obstore.exceptions.NotSupportedError:  # a server without ranges
-            return bytes(found.bytes())
+        return bytes(found.bytes())
 
     def _head(self, key: str) -> int:
         import obstore
 
         return _reasoned(lambda: int(obstore.head(self._store, key)["size"]))
-
-    @cached_property
-    def _parts(self) -> RequestPool:
-        """For the ranges of a file, whose reader waits for them in the other pool."""
-        return RequestPool(8)
 
     def _list(self) -> bool:
         """Find all files and their sizes; False: who asks may not. Raises UnreachableError."""

@@ -211,16 +211,6 @@ def test_requests_without_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     released.set()
 
 
-def test_large_files_are_read_in_ranges(server: WebServer, originals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal is read in ranges where the server has them, and whole where it has none."""
-    monkeypatch.setattr(object_store, "RANGE_BYTES", 1000)
-    whole = content(open_trace(originals / "a.zarr"))
-    for server.ranges in (True, False):
-        server.asked.clear()
-        assert content(open_trace(server.url("a.zarr"))) == whole
-        assert (f"GET a.zarr/{JOURNAL} bytes=1000-1999" in server.asked) is server.ranges
-
-
 def test_an_empty_journal(server: WebServer) -> None:
     """An empty journal is a process that never recorded, as in a folder."""
     folder = server.folder / "a.zarr"
@@ -341,29 +331,6 @@ def test_what_changes_under_the_reader_is_found(server: WebServer) -> None:
     with pytest.raises(HoleError, match=rf"{CHUNK} is not what was written|{CHUNK} has \d+ bytes"):
         stream.read_segment(stream.segments[1])
     assert stream.read_segment(stream.segments[2])
-
-
-def test_a_file_that_changes_between_ranges(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file is joined from ranges of two versions."""
-    monkeypatch.setattr(object_store, "RANGE_BYTES", 1000)
-    server.together = Replacing(server, f"a.zarr/{JOURNAL}")
-    trace = open_trace(server.url("a.zarr"))
-    assert [hole.why for hole in trace.holes] == [f"{JOURNAL} cannot be read (it changed while it was read)"]
-
-
-class Replacing(Barrier):
-    """A file is replaced by another one of its length before it is asked for a range of it."""
-
-    def __init__(self, server: WebServer, key: str) -> None:
-        super().__init__(1)
-        self.server, self.key = server, key
-
-    def wait(self, timeout: float | None = None) -> int:
-        if any(request.startswith(f"GET {self.key} bytes=") for request in self.server.asked):
-            with self.server.lock:
-                path = self.server.folder / self.key
-                path.write_bytes(b"x" * path.stat().st_size)
-        return 0
 
 
 @pytest.mark.parametrize("fault", ["503", "500", "cut"])

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.commands._option_types import argument, is_given, no_tui_option, option, verb
+from rltrace.commands._option_types import argument, option, verb
 from rltrace.commands._output_files import check_output
 from rltrace.commands.console import ExitCode, emit_report
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.commands._state_comparison import StateArguments, check_state_options, compare_state
-from rltrace.extensions.parity.commands._terminal import ParityResult
 
 if TYPE_CHECKING:
     from rltrace.extensions.parity.compare import Compared, ParityOptions
     from rltrace.extensions.parity.impact.summary import Effects
     from rltrace.extensions.parity.inputs import TraceArgument
+    from rltrace.extensions.parity.report.compare import ParityReport
     from rltrace.extensions.parity.requirements import Requirement
 
 
@@ -34,7 +34,6 @@ class CompareArguments(StateArguments):
     pad: int | None = option(metavar="ID", help="Padding token, if no mask marks it.")
     logprobs: str | None = option(metavar="SELECTOR", help="Log-probabilities; A-SEL::B-SEL for each.")
     routing: str | None = option(metavar="SELECTOR", help="Ops that choose experts; default: topk.")
-    no_tui: bool = no_tui_option()
 
 
 @verb(CompareArguments)
@@ -59,11 +58,10 @@ def command(arguments: CompareArguments) -> int:
         if output is not None:
             check_output(output, arguments.force)
         return compare_state(arguments)
-    from rltrace.commands._terminal import can_open
-    from rltrace.extensions.parity.commands._terminal import show_parity
     from rltrace.extensions.parity.compare import compare
     from rltrace.extensions.parity.impact.summary import effects_of
     from rltrace.extensions.parity.inputs import open_ranges
+    from rltrace.extensions.parity.report.compare import parity_document
     from rltrace.extensions.parity.requirements import parse_requirement
 
     traces = _trace_arguments(arguments.traces, arguments.only_a, arguments.only_b)
@@ -72,18 +70,13 @@ def command(arguments: CompareArguments) -> int:
     if output is not None:
         check_output(output, arguments.force)
     ranges = open_ranges(*traces)
-
-    def judge() -> ParityResult:
-        compared = compare(*ranges, options)
-        effects = effects_of(compared, arguments.logprobs, arguments.routing)
-        return _result(compared, effects, traces, requirements)
-
-    if can_open() and not (arguments.no_tui or is_given("form") or output is not None):
-        shown = show_parity(traces, judge)
-        return ExitCode.INTERRUPTED if shown is None else shown.status
-    result = judge()
-    _report(result, arguments.form, output, arguments.color)
-    return result.status
+    compared = compare(*ranges, options)
+    effects = effects_of(compared, arguments.logprobs, arguments.routing)
+    report = _judged(compared, effects, traces, requirements)
+    emit_report(arguments.form, report, lambda: parity_document(report), arguments.color, output)
+    if report.agrees is None:
+        return ExitCode.UNDECIDED
+    return ExitCode.IDENTICAL if report.agrees else ExitCode.DIVERGED
 
 
 def _trace_arguments(
@@ -105,12 +98,12 @@ def _parity_options(map_file: Path | None, rows_by: str | None, pad: int | None)
     return ParityOptions(None if rows_by is None else RowsBy(rows_by), pad, lines, str(map_file or ""))
 
 
-def _result(
+def _judged(
     compared: Compared,
     effects: Effects,
     traces: tuple[TraceArgument, TraceArgument],
     requirements: Sequence[Requirement],
-) -> ParityResult:
+) -> ParityReport:
     from rltrace.extensions.parity.report.compare import ParityReport
     from rltrace.extensions.parity.requirements import agrees, judge
     from rltrace.extensions.parity.suggested_commands import advise
@@ -120,12 +113,4 @@ def _result(
     other = opened if traces[1].path == traces[0].path else open_trace(traces[1].path)
     parity = replace(compared.parity, advice=advise(compared.parity, opened, other))
     required = judge(requirements, parity, effects.gap)
-    report = ParityReport(agrees(required, parity), required, parity, effects)
-    return ParityResult(compared, report, (opened, other))
-
-
-def _report(result: ParityResult, form: str, output: Path | None, color: str) -> None:
-    from rltrace.extensions.parity.report.compare import parity_document
-
-    report = result.report
-    emit_report(form, report, lambda: parity_document(report), color, output)
+    return ParityReport(agrees(required, parity), required, parity, effects)

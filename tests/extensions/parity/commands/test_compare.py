@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from language_model_traces import spoken_traces
 from whole_number_model import generate, policy, train
 
 import rltrace
 from rltrace.commands.main import main
 from rltrace.extensions.jax import JAX_ENGINE
-from rltrace.extensions.parity.commands._terminal import ParityResult
 from rltrace.testing import TraceBuilder
 
 SEQUENCES, PROMPTS = [[3, 4, 5, 6, 7], [9, 4, 5]], [2, 1]
@@ -178,25 +175,3 @@ def test_log_probabilities_that_are_not_there_are_an_error(run) -> None:  # type
     assert "it finds nothing in A with recorded rows" in err
     assert run("equal.zarr", "--logprobs", "op=a::op=b::op=c")[0] == 2
     assert run("equal.zarr", "--routing", "op=topk")[0] == 2
-
-
-@pytest.mark.parametrize("option", [["--no-tui"], ["--format", "text"], ["-o", "report.txt"], []])
-def test_where_the_interface_opens(
-    tmp_path: Path, option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two programs open at a terminal, and leaving ends as the report would have. On request it is printed."""
-    programs = [str(path) for path in spoken_traces(tmp_path)]
-    monkeypatch.chdir(tmp_path)
-    opened: list[object] = []
-
-    def show(given: object, judge: Callable[[], ParityResult]) -> ParityResult:
-        opened.append(given)
-        return judge()
-
-    monkeypatch.setattr("rltrace.commands._terminal.can_open", lambda: True)
-    monkeypatch.setattr("rltrace.extensions.parity.commands._terminal.show_parity", show)
-    assert main(["compare", *programs, *option]) == 1
-    text = (tmp_path / "report.txt").read_text() if "-o" in option else capsys.readouterr().out
-    assert (not opened and text.startswith("DIFFERS")) if option else (len(opened) == 1 and not text)
-    monkeypatch.setattr("rltrace.extensions.parity.commands._terminal.show_parity", lambda *_: None)
-    assert main(["compare", *programs]) == 130
