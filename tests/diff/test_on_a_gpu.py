@@ -100,8 +100,9 @@ def test_the_critic_on_two_machines(record: Record) -> None:
     first = first_of(found)
     assert (first.cause, first.op, first.module) == (Cause.KERNEL, "aten.addmm.default", "critic")
     assert first.inputs_match in (InputsMatch.READ, InputsMatch.INFERRED)
-    assert (first.kernel.a, first.kernel.b) == ("cutlass 128×128 tf32", "cutlass 64×128 tf32")
-    assert "another kernel ran (kernels cutlass 128×128 tf32 against cutlass 64×128 tf32)" in first.explanation
+    names = [f"cutlass_80_tensorop_s1688gemm_{tile}_16x6_tn_align4" for tile in ("128x128", "64x128")]
+    assert (first.kernel.a, first.kernel.b) == (names[0], names[1])
+    assert f"another kernel ran (kernels {names[0]} against {names[1]})" in first.explanation
     assert first.explanation.endswith("which package.nvidia-cublas-cu12 chooses: 12.8.4.1 against 12.6.4.1")
     assert [d.name for d in found.system] == ["package.nvidia-cublas-cu12"]
 
@@ -171,7 +172,8 @@ def test_tf32_by_its_flag(record: Record) -> None:
     )
     first = first_of(found)
     assert first.cause is Cause.KERNEL
-    assert "kernels cutlass 256×64 fp32 against cutlass 128×128 tf32" in first.explanation
+    kernels = "cutlass_80_simt_sgemm_256x64_8x4_tn_align1", "cutlass_80_tensorop_s1688gemm_128x128_16x6_tn_align4"
+    assert f"kernels {kernels[0]} against {kernels[1]}" in first.explanation
     assert first.explanation.endswith("which flag.cuda.matmul.tf32 chooses: False against True")
     names = [d.name for d in found.system]
     assert names == ["flag.cuda.matmul.tf32", "flag.cudnn.tf32", "flag.matmul_precision"]

@@ -21,7 +21,7 @@ JIT = {**GUESS, "names": ["oneDNN reorder jit:uni", "oneDNN eltwise jit:avx2"], 
         ({**GUESS, "names": ["oneDNN reorder jit:uni"], "reported": ["x"]}, "oneDNN reorder jit:uni, 2 threads"),
         ({**GUESS, "names": [], "reported": []}, "neither oneDNN nor MKL reports anything, 2 threads"),
         ({**ATEN, "names": [], "reported": []}, "ATen AVX2, 2 threads"),
-        ({"names": ["ampere_sgemm_128x64_tn", "some_kernel"]}, "cuBLAS 128×64 fp32, some_kernel"),
+        ({"names": ["ampere_sgemm_128x64_tn", "some_kernel"]}, "ampere_sgemm_128x64_tn, some_kernel"),
         ({"library": "Inductor", "names": ["cpp_fused_0"], "vectors": "avx2"}, "cpp_fused_0, made for avx2"),
         ({"device": "cuda", "names": ["add", "add", "add", "mul"]}, "add ×3, mul"),
         ({"device": "cuda", "names": [], "launches": []}, "cuda, no kernel was launched"),
@@ -104,7 +104,7 @@ def test_grids_that_are_not_known_or_make_no_sense() -> None:
 
 def test_names_that_read_alike_are_shown_in_more_words() -> None:
     """Names are distinguished between the two sides of a difference, not only within one of them."""
-    names = [f"cutlass_80_tensorop_s1688gemm_128x64_16x6_{layout}_align4" for layout in ("tn", "nn")]
+    names = [f"void f<at::native::A<{number}>>(int)" for number in (1, 2)]
     a, b = ({"names": [name]} for name in names)
     assert kernel_text(a) == kernel_text(b)
-    assert kernel_texts(a, b) == (names[0], names[1])
+    assert kernel_texts(a, b) == ("f (… A 1)", "f (… A 2)")

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: a timeline of steps, the curves of two runs, the probes of a search, a histogram.
+"""Charts as inline SVG: a timeline of steps, and the curves of two runs.
 
 Owns geometry. A chart stretches to the available width while text and lines keep their size: an inner drawing has fixed
 coordinates, labels are at fractions of the outer one. Each has a title and a description in words. Shapes show
@@ -14,7 +14,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from rltrace.diff.base.model import Probe
 from rltrace.diff.metrics.series import Point, decimated
 from rltrace.diff.metrics.timeline import WORSE, Curve, StepState, Timeline
 from rltrace.extensions.page.elements import Content, Element, el
@@ -46,13 +45,6 @@ def _gaps(points: Sequence[Point]) -> list[int]:
     steps = [after - before for (before, _), (after, _) in pairwise(points)]
     median = sorted(steps)[len(steps) // 2] if steps else 0
     return [number for number, gap in enumerate(steps, 1) if gap > WIDE_GAP * median]
-
-
-def distances(a: Sequence[Point], b: Sequence[Point]) -> list[Point]:
-    """(step, |A - B|) of every step at which both sides have a finite number."""
-    others = dict(b)
-    points = [(step, abs(value - others[step])) for step, value in a if step in others]
-    return [(step, distance) for step, distance in points if math.isfinite(distance)]
 
 
 def state_runs(states: Sequence[StepState], limit: int) -> list[tuple[int, int, StepState]]:
@@ -89,7 +81,7 @@ WIDE, HIGH = 1000, 100
 MIN_WIDTH = 2.0
 """Width of what must be visible however small it is."""
 
-MAX_POINTS, MAX_SPARK, MAX_RUNS, MAX_SINGLE = 240, 48, 240, 100
+MAX_POINTS, MAX_RUNS, MAX_SINGLE = 240, 240, 100
 
 HEIGHTS = {
     StepState.SAME: 20,
@@ -120,17 +112,17 @@ def chart(name: str, title: str, text: str, *drawing: Content, class_: str) -> E
     )
 
 
-def inner(*drawing: Content, y: str = "0", height: str = "100%") -> Element:
-    """A drawing that stretches."""
-    return el(
-        "svg",
-        drawing,
-        view_box=f"0 0 {WIDE} {HIGH}",
-        preserve_aspect_ratio="none",
-        width="100%",
-        height=height,
-        y=y,
-    )
+def inner(*drawing: Content, height: str) -> Element:
+    """A drawing that stretches, below the labels of marks."""
+    box = f"0 0 {WIDE} {HIGH}"
+    return el("svg", drawing, view_box=box, preserve_aspect_ratio="none", width="100%", height=height, y="20")
+
+
+def marked(step: int, part: float, whole: float, bottom: int) -> list[Content]:
+    """A line down to ``bottom`` at ``part / whole`` of the drawing's width, labelled with a step."""
+    at = share(part, whole)
+    line = el("line", x1=at, x2=at, y1=16, y2=bottom, class_="mark")
+    return [line, label(f"▼ step {step:,}", part, whole, 12, "mark-text")]
 
 
 def label(text: str, part: float, whole: float, y: int | str, class_: str | None = None) -> Element:
@@ -152,12 +144,8 @@ def timeline_chart(timeline: Timeline, mark: int | None, name: str, text: str) -
     else:
         runs, gap = state_runs(timeline.states, MAX_RUNS), 0.0
     bars = [_bar(first, end - gap, count, state) for first, end, state in runs]
-    drawing: list[Content] = [inner(bars, y="20", height="40")]
-    if mark is not None and mark < count:
-        drawing += [
-            el("line", x1=share(mark, count), x2=share(mark, count), y1=16, y2=62, class_="mark"),
-            label(f"▼ step {mark:,}", mark, count, 12, "mark-text"),
-        ]
+    drawing: list[Content] = [inner(bars, height="40")]
+    drawing += marked(mark, mark, count, 62) if mark is not None and mark < count else []
     drawing += [label("0", 0, 1, 76), label(f"{count - 1:,}", 1, 1, 76)] if count > 1 else [label("0", 0, 1, 76)]
     return chart(name, f"Steps of {timeline.process}", text, drawing, class_="timeline")
 
@@ -226,116 +214,20 @@ def curve_lines(curve: Curve, scale: Scale, limit: int) -> Iterator[Element]:
             yield from lines(piece, scale, class_)
 
 
-def plot(high: str, low: str, drawing: Element) -> Element:
-    """A drawing with the numbers of its upper and lower edge, once if they are equal."""
-    edges = [high] if high == low else [high, low]
-    return el("div", el("div", [el("span", edge) for edge in edges], class_="scale"), drawing, class_="plot")
-
-
 def curve_chart(curve: Curve, mark: int | None, name: str, text: str) -> Element:
     """Both runs on one scale: A broad and light, B thin and dashed over it."""
     scale = scale_of(curve.a, curve.b)
     span = scale.last - scale.first
-    marks: list[Content] = []
-    if mark is not None and scale.first <= mark <= scale.last:
-        at = share(mark - scale.first, span)
-        marks = [
-            el("line", x1=at, x2=at, y1=16, y2=152, class_="mark"),
-            label(f"▼ step {mark:,}", mark - scale.first, span, 12, "mark-text"),
-        ]
+    is_shown = mark is not None and scale.first <= mark <= scale.last
     drawing = chart(
         name,
         f"{curve.name}, step by step",
         text,
-        inner(curve_lines(curve, scale, MAX_POINTS), y="20", height="128"),
-        marks,
+        inner(curve_lines(curve, scale, MAX_POINTS), height="128"),
+        marked(mark, mark - scale.first, span, 152) if mark is not None and is_shown else None,
         label(f"{scale.first:,}", 0, 1, 168),
         label(f"{scale.last:,}", 1, 1, 168) if span else None,
         class_="curve",
     )
-    return plot(f"{scale.high:.6g}", f"{scale.low:.6g}", drawing)
-
-
-ROUNDING = 1e-6
-"""Tolerance of the logarithm of a power of ten."""
-
-
-def distance_chart(curve: Curve, name: str) -> Element | None:
-    """|A - B| on a logarithmic scale; None if it is 0 everywhere."""
-    found = [(step, math.log10(distance)) for step, distance in distances(curve.a, curve.b) if distance > 0]
-    if not found:
-        return None
-    steps = scale_of(curve.a, curve.b)
-    low = math.floor(min(v for _, v in found) + ROUNDING)
-    high = math.ceil(max(v for _, v in found) - ROUNDING)
-    scale = Scale(steps.first, steps.last, low, max(high, low + 1))
-    equal = {step for step, distance in distances(curve.a, curve.b) if distance == 0}
-    gaps = [(step, math.nan) for step in equal]  # breaks the line where both are equal
-    pieces = stretches(sorted([*found, *gaps]), MAX_POINTS, whole=curve.whole)
-    top = max(high, low + 1)
-    text = f"From 1e{low} to 1e{top}, logarithmic; no line where both runs have the same number."
-    drawing = chart(
-        name,
-        f"|A - B| of {curve.name}",
-        text,
-        el("line", x1="0", x2="100%", y1=16, y2=16, class_="grid"),
-        el("line", x1="0", x2="100%", y1=72, y2=72, class_="grid"),
-        inner([lines(piece, scale, "apart") for piece in pieces], y="16", height="56"),
-        class_="distance",
-    )
-    return plot(f"1e{top}", f"1e{low}", drawing)
-
-
-def spark(curve: Curve) -> Element:
-    """A curve as a small decoration beside its name."""
-    scale = scale_of(curve.a, curve.b)
-    return el(
-        "svg",
-        curve_lines(curve, scale, MAX_SPARK),
-        view_box=f"0 -5 {WIDE} {HIGH + 10}",
-        preserve_aspect_ratio="none",
-        class_="spark",
-        aria_hidden="true",
-        width=120,
-        height=24,
-    )
-
-
-# --- search and distances -------------------------------------------------------------------------------------------
-
-
-def probes_chart(probes: Sequence[Probe], rows: int, title: str, name: str, text: str) -> Element:
-    """The rows known to be equal, those that differ, and a tick for each probe of a search."""
-    equal = max((p.row for p in probes if p.equal), default=0)
-    differs = min((p.row for p in probes if not p.equal), default=rows)
-    ticks = [
-        el(
-            "line",
-            x1=_at(p.row, rows),
-            x2=_at(p.row, rows),
-            y1=0 if p.equal else 45,
-            y2=55 if p.equal else HIGH,
-            class_=f"probe is-{'same' if p.equal else 'differs'}",
-            vector_effect="non-scaling-stroke",
-        )
-        for p in probes
-        if rows
-    ]
-    places = ((0.0, equal, 35, 30, "is-same"), (differs, rows - differs, 20, 60, "is-differs"))
-    bars = [
-        el("rect", x=_at(x, rows or 1), y=y, width=_at(width, rows or 1), height=height, class_=class_)
-        for x, width, y, height, class_ in places
-    ]
-    return chart(name, title, text, inner(bars, ticks, height="28"), class_="probes")
-
-
-def bar(part: float, whole: float) -> Element:
-    """A bar in a table of counts."""
-    return el(
-        "svg",
-        el("rect", width=share(part, whole), height="100%", class_="count"),
-        class_="bar",
-        aria_hidden="true",
-        width="100%",
-        height=12,
-    )
+    edges = dict.fromkeys((f"{scale.high:.6g}", f"{scale.low:.6g}"))  # one of a flat curve
+    return el("div", el("div", [el("span", edge) for edge in edges], class_="scale"), drawing, class_="plot")

@@ -12,14 +12,13 @@ from datetime import UTC, datetime
 
 from rltrace.diff import compare
 from rltrace.diff.base.findings import row_at
-from rltrace.diff.base.model import Comparison, Finding, Pair, Probe
+from rltrace.diff.base.model import Comparison, Finding, Pair
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.display.browser import Browser, PartnerLookup
+from rltrace.diff.display.browser import Browser
 from rltrace.diff.display.row_pairs import Relation
 from rltrace.diff.metrics.timeline import Curve, Timeline, curves, timelines
 from rltrace.diff.shift import begin, shifted
 from rltrace.errors import HoleError
-from rltrace.query.op_pair import OpPair, OpPairs, PairedInput
 from rltrace.query.ops import OpLine, op_line
 from rltrace.query.values import OpValues, op_values, recording_commands
 from rltrace.trace.format.location import Location
@@ -27,9 +26,6 @@ from rltrace.trace.read.reader import Trace, open_both
 
 BEFORE, AFTER = 8, 32
 """Lines shown before a finding and after it."""
-
-MAX_INPUTS = 32
-"""Shown inputs of an op; ops over lists of tensors have hundreds."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +36,6 @@ class LaunchSummary:
     folder: str
     host: str
     created: str
-
-
-@dataclass(frozen=True)
-class SearchTrack:
-    """The probes of one search over a pair of streams, in order."""
-
-    stream: str
-    respect: str
-    """"structure", "values" or "marked"."""
-    rows: int
-    probes: tuple[Probe, ...]
 
 
 @dataclass(frozen=True)
@@ -74,30 +59,16 @@ class ExcerptLine:
 
 
 @dataclass(frozen=True)
-class InputSource:
-    """The op of A (of B where A has none) that computed an input, past views and copies."""
-
-    place: int
-    op: OpLine
-    passed: int
-    """Views and copies in between."""
-
-
-@dataclass(frozen=True)
 class PageData:
     """Everything that a page shows."""
 
     comparison: Comparison
     runs: Pair[LaunchSummary]
-    tracks: tuple[SearchTrack, ...]
     timelines: tuple[Timeline, ...]
     curves: tuple[Curve, ...]
     excerpt: tuple[ExcerptLine, ...] = ()
-    op: OpPair | None = None
-    """The first finding's op in full."""
-    sources: tuple[InputSource, ...] = ()
     values: OpValues | None = None
-    """Recorded values of that op's tensors."""
+    """Recorded values of the first finding's tensors."""
     to_record: tuple[str, ...] = ()
     """Commands that record these values."""
     trouble: str = ""
@@ -112,16 +83,10 @@ def gather(
 ) -> PageData:
     """Compare two traces and read the data of a page. ``starts``, and the errors raised: as of ``compare``."""
     trace_a, trace_b = open_both(a, b)
-    tracks: dict[tuple[str, str], tuple[int, list[Probe]]] = {}
-
-    def add_probe(stream: str, respect: str, probe: Probe, rows: int) -> None:
-        tracks.setdefault((stream, respect), (rows, []))[1].append(probe)
-
-    comparison = compare(trace_a, trace_b, starts=starts, progress=progress, watch=add_probe)
+    comparison = compare(trace_a, trace_b, starts=starts, progress=progress)
     trace_a, trace_b = shifted(trace_a, trace_b, comparison.shift)
     runs = Pair(_run(trace_a), _run(trace_b))
-    searches = tuple(SearchTrack(*key, rows, tuple(probes)) for key, (rows, probes) in tracks.items())
-    always = (comparison, runs, searches, timelines(trace_a, trace_b, comparison), curves(trace_a, trace_b))
+    always = (comparison, runs, timelines(trace_a, trace_b, comparison), curves(trace_a, trace_b))
     finding = comparison.shown
     if finding is None or finding.op is None:
         return PageData(*always)
@@ -130,7 +95,7 @@ def gather(
         return PageData(*always)
     begin(views[0], views[1])
     try:
-        lines, pair, sources = _finding_data(views[0], views[1], comparison, finding)
+        lines = tuple(_excerpt(views[0], views[1], comparison, finding))
     except HoleError as error:
         return PageData(*always, trouble=str(error))
     places = (finding.a_index, finding.b_index)
@@ -138,7 +103,7 @@ def gather(
         None if index is None else row_at(view, index) for view, index in zip((views[0], views[1]), places, strict=True)
     ]
     commands = recording_commands((trace_a, trace_b), next(row for row in rows if row is not None))
-    return PageData(*always, lines, pair, sources, op_values(*rows), commands)
+    return PageData(*always, lines, op_values(*rows), commands)
 
 
 def _run(trace: Trace) -> LaunchSummary:
@@ -166,22 +131,13 @@ def _view(trace: Trace, name: str) -> StreamView | None:
     return next((StreamView(p, s) for p in trace.processes for s in p.streams if s.name == name), None)
 
 
-def _finding_data(
-    a: StreamView, b: StreamView, comparison: Comparison, finding: Finding
-) -> tuple[tuple[ExcerptLine, ...], OpPair, tuple[InputSource, ...]]:
-    """The lines around a finding, its op in full, and the sources of its inputs. Raises HoleError."""
+def _excerpt(a: StreamView, b: StreamView, comparison: Comparison, finding: Finding) -> Iterator[ExcerptLine]:
+    """The lines around a finding. Raises HoleError."""
     findings = (finding, comparison.first_value, comparison.first, *comparison.unordered, *comparison.later)
     browser = Browser(a, b, [f for f in findings if f])
     side, row = ("a", finding.a_index) if finding.a_index is not None else ("b", finding.b_index)
     assert row is not None
-    at = browser.reveal(side, row)
-    lines = tuple(_excerpt(browser, at, (finding.a_index, finding.b_index)))
-    pairs = OpPairs(a, b, PartnerLookup(browser))
-    pair = pairs.pair(finding.a_index, finding.b_index)
-    return lines, pair, tuple(_sources(browser, pairs, pair, finding))
-
-
-def _excerpt(browser: Browser, at: int, found: tuple[int | None, int | None]) -> Iterator[ExcerptLine]:
+    at, found = browser.reveal(side, row), (finding.a_index, finding.b_index)
     sides = [view for view in (browser.a, browser.b) if view is not None]
     for number in range(max(0, at - BEFORE), min(len(browser), at + AFTER + 1)):
         line = browser.line(number)
@@ -207,22 +163,3 @@ def _excerpt(browser: Browser, at: int, found: tuple[int | None, int | None]) ->
 def _line(view: StreamView, index: int) -> OpLine:
     row = row_at(view, index)
     return op_line(row.rows, row.place, view.name, view.process.words)
-
-
-def shown_inputs(pair: OpPair) -> list[PairedInput]:
-    """At most MAX_INPUTS inputs in order, those not known to match before the others."""
-    first = sorted(pair.inputs, key=lambda entry: entry.match in ("read", "inferred", ""))[:MAX_INPUTS]
-    return sorted(first, key=lambda entry: entry.place)
-
-
-def _sources(browser: Browser, pairs: OpPairs, pair: OpPair, finding: Finding) -> Iterator[InputSource]:
-    for entry in shown_inputs(pair):
-        try:
-            source = pairs.upstream(finding.a_index, finding.b_index, entry.place)
-            if source is None:
-                continue
-            view, index = (browser.a, source.a) if source.a is not None else (browser.b, source.b)
-            if view is not None and index is not None:
-                yield InputSource(entry.place, _line(view, index), source.passed)
-        except HoleError:
-            continue

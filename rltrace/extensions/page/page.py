@@ -1,7 +1,7 @@
 """A comparison as one self-contained page: the verdict, then its evidence.
 
-Owns the order of sections and the page's head. The page has no script: folds are ``details``, the theme is a radio
-button that CSS reads. A policy in the page forbids everything but its style sheet, which is identified by its digest.
+Owns the order of sections and the page's head. The page has no script: folds are ``details``. A policy in the page
+forbids everything but its style sheet, which is identified by its digest.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
+from itertools import islice
 
 from rltrace.diff.base.model import Comparison, Pair
 from rltrace.distribution import own_version
@@ -23,18 +24,20 @@ from rltrace.extensions.page.elements import (
     StyleSheet,
     blocks,
     code,
+    commands,
     document_section,
     el,
     facts,
+    more,
     render,
     section,
     side,
 )
-from rltrace.extensions.page.finding import finding_sections
 from rltrace.extensions.page.ops import around_section
-from rltrace.extensions.page.timeline import curves_section, search_section, timeline_section
+from rltrace.extensions.page.timeline import curves_section, timeline_section
+from rltrace.query.values import ValuePair
 from rltrace.report.confirm import outcome_document
-from rltrace.report.diff import verdict_document
+from rltrace.report.diff import distances_text, titled_findings, verdict_document
 from rltrace.report.document import Document, Section
 from rltrace.report.redaction import NO_DISCLOSURE, Disclosure, Redactor, omission_note
 from rltrace.trace.format.location import Location
@@ -87,7 +90,7 @@ def _head(title: str) -> Element:
 def _sections(
     material: PageData, document: Document, runs: Pair[list[tuple[str, Content]]], experiment: Element | None
 ) -> Iterator[Element | None]:
-    yield from finding_sections(material, document)
+    yield from _findings(material, document)
     yield experiment
     yield from map(document_section, document.named("next"))
     yield timeline_section(material)
@@ -96,7 +99,41 @@ def _sections(
     yield from map(document_section, document.named("streams", "structure", "edits", "system"))
     yield _runs(material.comparison, runs)
     yield from map(document_section, document.named("notes", "events", "marked", "holes"))
-    yield search_section(material)
+
+
+# --- findings -------------------------------------------------------------------------------------------------------
+
+
+MAX_FINDINGS, MAX_STACKS, MAX_PAIRS = 20, 3, 16
+
+
+def _findings(material: PageData, document: Document) -> Iterator[Element]:
+    """The finding that the verdict rests on, with the recorded values of its op, then the others."""
+    shown = material.comparison.shown
+    findings = zip(document.findings, titled_findings(material.comparison), strict=True)
+    for number, (words, (_, finding)) in enumerate(islice(findings, MAX_FINDINGS)):
+        values = _values(material) if finding == shown else None
+        left = more(len(document.findings) - MAX_FINDINGS, "findings") if number == MAX_FINDINGS - 1 else None
+        yield document_section(words, values, left, with_stack=number < MAX_STACKS)
+
+
+def _values(material: PageData) -> Content:
+    """The recorded tensors; without any, the commands that record them, if there are such."""
+    values = material.values
+    if values is None or not values.pairs:
+        return None
+    if not values.any_recorded and not values.requested:
+        summary = el("summary", "Values were not recorded; these commands record those of this op")
+        return el("details", summary, commands(material.to_record)) if material.to_record else None
+    return [el("h3", "Recorded values"), [_pair(pair) for pair in values.pairs[:MAX_PAIRS]]]
+
+
+def _pair(pair: ValuePair) -> Element:
+    layout = pair.layout.a or pair.layout.b
+    name = [el("strong", pair.what), " ", code(layout) if layout else None, ": "]
+    if pair.distances is None:
+        return el("p", name, "equal on both sides" if pair.equal else pair.why or "not recorded")
+    return el("p", name, distances_text(pair.distances), ".")
 
 
 # --- head and foot --------------------------------------------------------------------------------------------------
@@ -106,7 +143,7 @@ def _header(document: Document) -> Element:
     verdict = _headline(document, name="verdict")
     return el(
         "header",
-        el("div", el("p", "rltrace", class_="brand"), _theme(), class_="bar-top"),
+        el("p", "rltrace", class_="brand"),
         el("h1", verdict, " ", document.place or document.scope),
         [el("p", text, class_="lead") for text in (*document.answer, *document.lead)],
         blocks(Section("", "", facts=document.facts)),
@@ -129,14 +166,6 @@ def _experiment(outcome: ExperimentResult) -> Element:
         blocks(Section("", "", document.lead, document.facts)),
         [[el("h3", one.title), blocks(one)] for one in shown],
     )
-
-
-def _theme() -> Element:
-    choices = [
-        el("label", el("input", type="radio", name="theme", id=f"theme-{name}", checked=name == "auto"), name)
-        for name in ("auto", "light", "dark")
-    ]
-    return el("fieldset", el("legend", "Theme", class_="hidden"), choices, class_="theme")
 
 
 def _contents(sections: list[Element]) -> Element:

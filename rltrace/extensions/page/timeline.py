@@ -1,4 +1,4 @@
-"""Both runs over time: every optimizer step, their logged scalars, and the search for the first difference.
+"""Both runs over time: every optimizer step, and their logged scalars.
 
 Owns the text beside the charts, which says where a chart is a sample. Decides nothing, reads nothing.
 """
@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 
-from rltrace.diff.base.model import Comparison, Finding, Probe
+from rltrace.diff.base.model import Finding
 from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
 from rltrace.extensions.page.charts import (
     HEIGHTS,
     MAX_POINTS,
     MAX_RUNS,
     curve_chart,
-    distance_chart,
-    probes_chart,
-    spark,
     state_runs,
     timeline_chart,
 )
-from rltrace.extensions.page.data import PageData, SearchTrack
+from rltrace.extensions.page.data import PageData
 from rltrace.extensions.page.elements import (
     IN_TERMINAL,
     Content,
@@ -32,7 +28,6 @@ from rltrace.extensions.page.elements import (
     el,
     more,
     muted,
-    number_cell,
     row,
     section,
     side,
@@ -42,7 +37,7 @@ from rltrace.report.diff import step_word
 from rltrace.report.document import Document
 from rltrace.wording import counted
 
-MAX_CURVES, MAX_PROBES, MAX_PROCESSES, MAX_TRACKS = 24, 64, 16, 12
+MAX_CURVES, MAX_PROCESSES = 24, 16
 MAX_NUMBERS = 6
 """Steps around the divergence of a curve whose numbers are listed."""
 
@@ -61,13 +56,6 @@ COUNTED = {
     StepState.ONE_SIDED: "on one side only",
     StepState.UNKNOWN: "without digests",
 }
-
-RESPECTS = {
-    "structure": "the same ops",
-    "values": "the same values",
-    "marked": "the same values, uninitialised memory included",
-}
-
 
 # --- timeline -------------------------------------------------------------------------------------------------------
 
@@ -139,7 +127,7 @@ def _curve(curve: Curve, place: int) -> Element:
     name = f"curve-{place}"
     return el(
         "details",
-        el("summary", spark(curve), code(curve.name), el("span", _divergence(curve), class_="badge")),
+        el("summary", code(curve.name), el("span", _divergence(curve), class_="badge")),
         el(
             "ul",
             el("li", side("A"), " solid"),
@@ -149,7 +137,6 @@ def _curve(curve: Curve, place: int) -> Element:
         ),
         curve_chart(curve, curve.diverges_at, name, _curve_text(curve)),
         el("p", _curve_text(curve), class_="small"),
-        _distance(curve, name),
         _numbers(curve),
         id=name,
         open=place == 0,
@@ -176,11 +163,6 @@ def _curve_text(curve: Curve) -> str:
     if max(len(curve.a), len(curve.b)) > MAX_POINTS:
         clauses.append(f"about {MAX_POINTS} of a side are drawn: of each stretch the first, last, smallest and largest")
     return "; ".join(clauses) + "."
-
-
-def _distance(curve: Curve, name: str) -> Content:
-    drawing = distance_chart(curve, f"{name}-apart")
-    return None if drawing is None else [el("h3", "Difference: |A - B|, logarithmic"), drawing]
 
 
 def _numbers(curve: Curve) -> Content:
@@ -212,54 +194,3 @@ def _difference(a: float, b: float) -> Content:
     if a == b or (math.isnan(a) and math.isnan(b)):
         return muted("equal")
     return code(f"{a - b:.3g}")
-
-
-# --- search ---------------------------------------------------------------------------------------------------------
-
-
-def search_section(material: PageData) -> Element:
-    """How the first difference was found."""
-    search, finding = material.comparison.search, material.comparison.shown
-    stream = "" if finding is None else finding.stream
-    tracks = sorted(material.tracks, key=lambda track: track.stream != stream)
-    read = f"{search.chunks_read:,} chunks were read, {search.bytes_read:,} bytes."
-    return section(
-        "search",
-        "Search",
-        el(
-            "p",
-            "Prefix digests show whether all rows before a row are equal; a bisection finds the end. ",
-            read,
-        ),
-        [_track(track, number) for number, track in enumerate(tracks[:MAX_TRACKS])],
-        more(len(tracks) - MAX_TRACKS, "searches"),
-        None if tracks else el("p", _no_probes(material.comparison), class_="muted"),
-        class_="long",
-    )
-
-
-def _no_probes(comparison: Comparison) -> str:
-    what = "step digests" if comparison.level == "step" else "the ops themselves"
-    return f"Nothing was bisected: {what} were compared."
-
-
-def _track(track: SearchTrack, place: int) -> Content:
-    title = f"{RESPECTS.get(track.respect, track.respect)}? {track.stream}"
-    count = f"{counted(len(track.probes), 'probe')} of {track.rows:,} ops"
-    listed = el(
-        "details", el("summary", count), table(PROBE_HEAD, _probes(track.probes), f"In the order made; {track.stream}")
-    )
-    return [
-        el("h3", title[0].upper() + title[1:]),
-        probes_chart(track.probes, track.rows, title, f"search-{place}", count),
-        listed,
-        more(len(track.probes) - MAX_PROBES, "probes"),
-    ]
-
-
-PROBE_HEAD = (("probe", None), ("row", "number"), ("everything before it", None))
-
-
-def _probes(probes: tuple[Probe, ...]) -> Iterator[Element]:
-    for place, probe in enumerate(probes[:MAX_PROBES], 1):
-        yield row(f"#{place}", number_cell(probe.row), "= equal" if probe.equal else "≠ differs")

@@ -7,15 +7,11 @@ import math
 import pytest
 from pages import Node, parse
 
-from rltrace.diff.base.model import Probe
 from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
 from rltrace.extensions.page.charts import (
     curve_chart,
-    distance_chart,
     lines,
-    probes_chart,
     scale_of,
-    spark,
     timeline_chart,
 )
 from rltrace.extensions.page.elements import Element, render
@@ -61,19 +57,8 @@ def test_numbers_that_cannot_be_drawn() -> None:
 def test_odd_scales(numbers: list[float]) -> None:
     """No, one, equal, huge and tiny numbers are drawn within the picture."""
     chart = drawn(curve_chart(curve(numbers, numbers), None, "c", ""))
-    small = drawn(spark(curve(numbers, numbers)))
-    for line in (*chart.all("polyline"), *small.all("polyline")):
+    for line in chart.all("polyline"):
         assert all(0 <= x <= 1000 and 0 <= y <= 100 for x, y in points(line))
-
-
-def test_how_far_apart() -> None:
-    """Distances on a logarithmic scale of whole powers; where both are equal there is no line."""
-    chart = drawn(distance_chart(curve([1.0, 1.0, 1.0, 1.0], [1.0, 1.1, 1.01, 1.001]), "d"))
-    (line,) = chart.all("polyline", class_="apart")
-    assert [x for x, _ in points(line)] == pytest.approx([333.3, 666.7, 1000], abs=0.1)
-    assert [y for _, y in points(line)] == pytest.approx([0, 50, 100], abs=1)
-    assert [edge.text for edge in chart.one("div", class_="scale").children] == ["1e-1", "1e-3"]
-    assert distance_chart(curve([1.0], [1.0]), "d") is None
 
 
 def test_a_timeline() -> None:
@@ -90,12 +75,3 @@ def test_a_timeline() -> None:
     assert float(bad.attributes["x"]) == pytest.approx(700, abs=0.1)
     assert len(many.all("rect")) == 3
     assert "▼ step 70,000" in many.text
-
-
-def test_probes() -> None:
-    """A tick for every probe, at its row."""
-    chart = drawn(probes_chart((Probe(50, True), Probe(75, False)), 100, "t", "p", ""))
-    assert [(t.attributes["x1"], t.attributes["class"]) for t in chart.all("line")] == [
-        ("500", "probe is-same"),
-        ("750", "probe is-differs"),
-    ]

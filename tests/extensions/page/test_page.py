@@ -59,7 +59,6 @@ def test_every_kind_of_comparison(cases: Cases, name: str) -> None:
         assert set(node.attributes.get("aria-labelledby", "").split()) <= set(ids)
     for picture in page.all("svg", role="img"):
         assert picture.one("title").text and picture.one("desc").text
-    assert all(node.attributes.get("aria-hidden") for node in page.all("svg", class_="spark"))
     assert [len(page.all(tag)) for tag in ("h1", "main", "nav", "footer", "style")] == [1] * 5
 
 
@@ -67,11 +66,11 @@ BLOCKS = {"h1", "h2", "h3", "p", "dd", "tr", "li", "summary", "pre", "caption"}
 
 
 def words(node: Node) -> Iterator[str]:
-    """A line for each block of text, in the order of the page; how much was read, the compressor decides."""
+    """A line for each block of text, in the order of the page."""
     for child in node.children:
         if child.tag in BLOCKS:
             yield f"{child.tag:<8}{child.text}"
-        elif child.tag not in ("head", "nav") and child.attributes.get("id") != "search":
+        elif child.tag not in ("head", "nav"):
             yield from words(child)
 
 
@@ -139,15 +138,12 @@ def test_names_that_are_attacks() -> None:
 
 
 def test_the_finding(cases: Cases) -> None:
-    """Op, place, cause, evidence, inputs and where they came from; and the commands to run next."""
+    """Op, place, cause and evidence; and the commands to run next."""
     page = parse(html_page(cases["kernel"]))
     finding = page.one("section", id="finding")
     for words in ("aten.mm.default", "train.py:20", "critic.0", "ATen AVX2, 4 threads", "ATen AVX512, 4 threads"):
         assert words in finding.text
     assert "before 25 identical ops" in finding.text
-    inputs = [[cell.text for cell in row.children] for row in finding.one("table").one("tbody").children]
-    assert inputs[0][:3] == ["0", "float32[4] on both sides", "inferred"]
-    assert "aten.mul.Tensor" in inputs[0][3]
     assert "rltrace record --steps 1:2 --until 1 --verify-inputs" in page.one("section", id="next").text
     assert "cpu.capability AVX2 AVX512" in page.one("section", id="system").text
 
@@ -248,30 +244,15 @@ def crowded(path: Path, noise: str) -> Path:
 
 
 def test_too_much_of_everything() -> None:
-    """The page stays small, the input that differs is among those shown, and each list says what it leaves out."""
+    """The page stays small, and each list says what it leaves out."""
     text = html_page(gather(crowded(Path("a.zarr"), ""), crowded(Path("b.zarr"), "n")))
     assert len(text) < 500_000
     page = parse(text)
     assert "… and 46 more curves" in page.one("section", id="curves").text
     assert "… and 20 more facts" in page.one("section", id="system").text
-    assert "more searches" in page.one("section", id="search").text
     assert "Call stack, innermost first (299 frames)" in page.one("section", id="finding").text
     assert "… 259 more …" in page.one("section", id="finding").text
     assert "diverge" in page.one("section", id="streams").text
-
-
-def test_the_inputs_of_a_list_op() -> None:
-    """Of hundreds of inputs those that differ are shown, and how many are not."""
-    tensors = [("outside", f"t{k}") for k in range(400)]
-    for name in "ab":
-        builder = TraceBuilder(Path(f"{name}.zarr"))
-        builder.op("aten._foreach_add_.List", inputs=[*tensors[:-1], ("outside", name)], outputs=[name])
-        builder.finish()
-    finding = parse(html_page(gather("a.zarr", "b.zarr"))).one("section", id="finding")
-    rows = finding.one("tbody").children
-    assert len(rows) == 32
-    assert [rows[-1].children[0].text, rows[-1].children[2].text] == ["399", "differ"]
-    assert "… and 368 more inputs (rltrace diff shows them in a terminal)" in finding.text
 
 
 def test_damage_is_named() -> None:

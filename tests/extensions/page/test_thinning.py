@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rltrace.diff.metrics.series import decimated
 from rltrace.diff.metrics.timeline import WORSE, StepState
-from rltrace.extensions.page.charts import distances, state_runs, stretches
+from rltrace.extensions.page.charts import state_runs, stretches
 
 NUMBERS = st.lists(st.floats(allow_nan=True), max_size=300)
 
@@ -60,13 +60,6 @@ def test_what_was_read_in_places_is_drawn_in_places() -> None:
     assert len(stretches(read, 60, whole=True)) == 1
     assert stretches([], 60, whole=False) == []
     assert stretches([(3, 1.0)], 60, whole=False) == [[(3, 1.0)]]
-
-
-def test_apart() -> None:
-    """Only steps that both have, and only distances that are numbers."""
-    a = [(0, 1.0), (1, 2.0), (2, math.inf), (3, 1e308), (5, 1.0)]
-    b = [(0, 1.0), (1, 2.5), (2, 0.0), (3, -1e308), (4, 1.0)]
-    assert distances(a, b) == [(0, 0.0), (1, 0.5)]
 
 
 @given(st.lists(st.sampled_from(StepState), max_size=200), st.integers(1, 50))

@@ -247,7 +247,7 @@ def test_kernels_of_a_gpu_are_named_in_few_words() -> None:
     found = [replace(tried("", A), kernels=names), replace(tried("threads=1", A), kernels=("MKL SGEMM(N,N,64,64,64)",))]
     lines = text_of(found, ["cudnn.benchmark"]).splitlines()
     assert lines[7:9] == [
-        "  as is      A's  [cutlass 128×64 tf32]",
+        "  as is      A's  [cutlass_80_tensorop_s1688gemm_128x64_16x6_tn_align4]",
         "  threads=1  A's  [MKL SGEMM(N,N,64,64,64)]",
     ]
     left_out = "Not tried, as no rule links them with this op (--everything tries them): cudnn.benchmark."
