@@ -3,8 +3,8 @@
     python benchmarks/rerun_cost.py [--width 768] [--layers 12] [--repeats 3]
 
 One update of a transformer by AdamW (the default has 100 million parameters), with one thread, in one process: alone,
-recorded, recorded with all that its ops read and did not make, and with a checkpoint that holds parameters and
-optimizer state; then its ops run again, all of them and those of one layer. Prints Markdown.
+recorded, recorded with all that its ops read and did not make; then its ops run again, all of them and those of one
+layer. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from measure import machine, table
 
 import rltrace
 from rltrace.extensions.repro.folder import take_out
-from rltrace.extensions.repro.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_of
+from rltrace.extensions.repro.op_sequence import SequenceRun, op_sequence, ops_of
 from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import open_trace
 
@@ -45,11 +45,6 @@ class Update:
         self.model(self.tokens).square().mean().backward()
         self.optimizer.step()
 
-    def save(self, path: Path) -> Path:
-        """Write a checkpoint of this moment."""
-        torch.save([self.model.state_dict(), self.optimizer.state_dict()], path)
-        return path
-
 
 def seconds(update: Update, block: AbstractContextManager[None]) -> float:
     """Of one update within the block, and of the end of the block: until all is on the disk."""
@@ -69,45 +64,40 @@ def main() -> None:
     update()
     held = sum(p.numel() for p in update.model.parameters())
     with tempfile.TemporaryDirectory() as folder:
-        path, beside = Path(folder, "step.zarr"), Path(folder, "beside.zarr")
+        path = Path(folder, "step.zarr")
         again = partial(rltrace.record, rerunnable="all", values_limit=LIMIT, force=True)
         blocks: dict[str, Callable[[], AbstractContextManager[None]]] = {
             "unrecorded": nullcontext,
             "recorded by the mode": lambda: rltrace.record(path, engine="mode", force=True),
-            "recorded to be run again, beside a checkpoint": lambda: again(
-                beside, checkpoint=update.save(Path(folder, "step.pt"))
-            ),
             "recorded to be run again": lambda: again(path),
         }
         best = {name: float("inf") for name in blocks}
         for _ in range(options.repeats):
             for name, make in blocks.items():
-                block = make()  # the checkpoint is written before, and read within
-                best[name] = min(best[name], seconds(update, block))
+                best[name] = min(best[name], seconds(update, make()))
         trace = open_trace(path)
         process = trace.processes[0]
         ops = op_sequence(process)
         begin = time.perf_counter()
-        run = SequenceRun(process, RecordedMemory(trace, process))
+        run = SequenceRun(process)
         equal = sum(outcome.here == outcome.recorded for outcome in run.run(ops))
         taken_again = time.perf_counter() - begin
         begin = time.perf_counter()
         layer = f"*layers.{options.layers // 2}"
         wanted = ops_of(process, ops, parse_selectors([f"module={layer}", f"module={layer}.*"]))
-        taken = take_out(process, SequenceRun(process, RecordedMemory(trace, process)), ops, wanted)
+        taken = take_out(process, SequenceRun(process), ops, wanted)
         taken_out = time.perf_counter() - begin
         of_layer = sum({id(data): len(data) for op in taken for data in op.call.contents.values()}.values())
-        sizes = [sum(file.stat().st_size for file in each.rglob("*") if file.is_file()) for each in (path, beside)]
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     native = best["unrecorded"]
     print(f"{machine()}; {held / 1e6:.0f} million parameters, {len(ops):,} ops with allocations\n")
     rows = [[name, f"{taken:.2f}", f"{taken / native:.2f}"] for name, taken in best.items()]
     rows.append([f"run again: {equal:,} ops equal", f"{taken_again:.2f}", f"{taken_again / native:.2f}"])
     rows.append([f"one layer taken out: {len(taken)} ops", f"{taken_out:.2f}", f"{taken_out / native:.2f}"])
     print(table(["", "s", "× unrecorded"], rows))
-    size = sizes[0]
     memory = process.values.memory_bytes / 1e9
     print(f"\n{size / 1e9:.2f} GB on the disk, {size / held:.1f} bytes a parameter; memory {memory:.2f} GB")
-    print(f"beside a checkpoint {sizes[1] / 1e6:.1f} MB; one layer {of_layer / 1e6:.1f} MB of memory")
+    print(f"one layer {of_layer / 1e6:.1f} MB of memory")
 
 
 if __name__ == "__main__":

@@ -53,9 +53,7 @@ class RecordArguments(TypedDict, total=False):
     """Bytes that are stored at most."""
     rerunnable: str | Iterable[str]
     """Selectors of the ops that ``rltrace rerun`` is to run again; what they read and did not make counts for that
-    limit, too, except what ``checkpoint`` holds."""
-    checkpoint: str | os.PathLike[str]
-    """A file or a folder."""
+    limit, too."""
     rows: str | Iterable[str]
     """Selectors of the module calls and ops whose activation rows are digested."""
     row_axes: Iterable[int] | None

@@ -96,7 +96,6 @@ LIMIT = 7
 """Parameters of a function, ``self`` aside."""
 
 LONGER = {
-    "rltrace.testing.builder.__init__",
     "rltrace.testing.builder.end_step",
     "rltrace.testing.builder.event",
     "rltrace.testing.builder.op",

@@ -34,7 +34,6 @@ from rltrace.launch.summary import NOT_INSTALLED, RecordingSummary, advice, disc
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.native.library import find, torch_folder
 from rltrace.recorder.base.options import RecordOptions, steps_text
-from rltrace.trace.format.checkpoint import read_entries, write_entries
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.schema import LIMIT, OVER_LIMIT
 from rltrace.wording import counted
@@ -74,10 +73,7 @@ def record_command(
     unstartable = _check(command)
     if unstartable is not None:
         return unstartable
-    entries = read_entries(Path(options.checkpoint)) if options.checkpoint else {}
     create_trace(trace, _launch_record(command, options), force=to.force)
-    if entries:
-        write_entries(trace, entries)
     if not quiet:
         if options.asleep:
             hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
@@ -188,7 +184,6 @@ def _report(
             or _left_out(found)
             or _unchosen(found)
             or unmatched_selectors(options, found, trace)
-            or _unused_checkpoint(options, found)
             or unreached_steps(options, found),
         )
     if on_recorded is not None and not nothing and not on_recorded():
@@ -229,8 +224,7 @@ def _summary(ending: Ending) -> str:
     if found.values is not None:
         counts.append(counted(found.values, "value"))
     if found.rerunnable:
-        beside = f" and {readable_size(found.in_checkpoint)} in the checkpoint" if found.in_checkpoint else ""
-        counts.append(f"{found.rerunnable:,} to run again on {readable_size(found.memory)} of memory{beside}")
+        counts.append(f"{found.rerunnable:,} to run again on {readable_size(found.memory)} of memory")
     if found.by_row is not None:
         counts.append(f"rows of {counted(found.by_row, 'tensor')}")
     return f"{', '.join(counts)}, {readable_size(found.size)} ({listed})"
@@ -259,12 +253,6 @@ def unmatched_selectors(options: RecordOptions, found: RecordingSummary, trace: 
         *(options.rows if found.by_row == 0 else ()),
     ]
     return f"{' or '.join(selectors)} matched nothing; {line('ops', trace)} lists the recorded ops" if selectors else ""
-
-
-def _unused_checkpoint(options: RecordOptions, found: RecordingSummary) -> str:
-    """Where the ops read nothing of the checkpoint; "" if they did."""
-    unused = options.checkpoint and found.ops and not found.in_checkpoint
-    return f"no op read what {options.checkpoint} holds: does the program begin with it?" if unused else ""
 
 
 def still_compiled(options: RecordOptions, found: RecordingSummary) -> str:

@@ -51,8 +51,6 @@ class RecordingSummary:
     """Ops that can be run again; None: that was not requested."""
     memory: int = 0
     """Bytes of memory that these read and did not make."""
-    in_checkpoint: int = 0
-    """Those beside them that a checkpoint holds."""
     left_out: tuple[LeftOut, ...] = ()
     """Requested values that are missing, by reason."""
     by_row: int | None = None
@@ -104,7 +102,6 @@ def _summarize(path: Path, trace: Trace) -> RecordingSummary:
         if "rerunnable" in trace.launch.get("options", {})
         else None,
         memory=sum(values.memory_bytes for values in captured),
-        in_checkpoint=sum(values.nbytes_elsewhere for values in captured),
         left_out=tuple(by_reason(entry for values in captured for entry in values.left_out)),
         by_row=sum(rows.tensor_count for rows in by_row) if by_row else None,
         not_by_row=tuple(by_reason(entry for rows in by_row for entry in rows.left_out)),

@@ -104,8 +104,6 @@ class ValuesInfo:
     request: ValueRequest
     count: int
     bytes: int
-    in_checkpoint: int
-    """Bytes of values that a checkpoint of the program holds."""
     left_out: tuple[OmittedValues, ...]
 
 
@@ -252,7 +250,7 @@ def _values(process: ProcessTrace) -> ValuesInfo | None:
     if values.request is None or not (values or len(values) or values.left_out):
         return None
     left_out = _left_out(process, values.left_out)
-    return ValuesInfo(values.request, len(values), values.nbytes, values.nbytes_elsewhere, left_out)
+    return ValuesInfo(values.request, len(values), values.nbytes, left_out)
 
 
 def _rows(process: ProcessTrace) -> RowsInfo | None:
@@ -442,8 +440,6 @@ def _value_facts(process: ProcessInfo, options: Facts) -> Iterator[Fact]:
         return
     what = _values_text(process, values, options)
     yield Fact("values", f"{values.count:,}, {values.bytes:,} bytes of at most {values.request.limit:,}  ({what})")
-    if values.in_checkpoint:
-        yield Fact("", f"in the checkpoint: {values.in_checkpoint:,} bytes more")
     for entry in values.left_out:
         count = counted(entry.values, "value")
         yield Fact("", f"not recorded: {count}, {entry.bytes:,} bytes, of {_rows_text(entry)}")

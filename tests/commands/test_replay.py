@@ -76,9 +76,6 @@ def test_b_becomes_a(folder: Path) -> None:
         "selected": 1,
         "injected": 1,
         "missed": [],
-        "reached": True,
-        "answered": 0,
-        "refused": None,
         "other": [
             {
                 "op": "aten.rand.default",

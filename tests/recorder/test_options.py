@@ -114,6 +114,5 @@ def test_what_is_read(tmp_path: Path) -> None:
     assert value_of("steps", "3:5", "--steps") == value_of("steps", [3, 5], "steps") == (3, 5)
     assert value_of("values", "all", "values") == value_of("values", ["all"], "values") == ("all",)
     assert value_of("values_limit", "1kB", "--values-limit") == value_of("values_limit", 1000, "values_limit") == 1000
-    assert value_of("checkpoint", tmp_path, "--checkpoint") == str(tmp_path)
     with pytest.raises(UsageError, match="RLTRACE_STEPS 5:3 is empty"):
         value_of("steps", "5:3", "RLTRACE_STEPS")

@@ -6,6 +6,7 @@ needs: lists.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,12 +29,12 @@ S3_VARIABLES = {
 
 @dataclass
 class WebServer:
-    """A folder, handed out as nginx does without an index: GET, HEAD, entity tags, open connections."""
+    """A folder, handed out as nginx does without an index: GET, HEAD, ranges, entity tags, open connections."""
 
     folder: Path
     port: int = 0
     asked: list[str] = field(default_factory=list)
-    """Requests so far: ``GET KEY``, ``HEAD KEY``."""
+    """Requests so far: ``GET KEY``, ``HEAD KEY``, ``GET KEY bytes=0-63``."""
     authorized: list[str | None] = field(default_factory=list)
     """Their header Authorization."""
     faults: dict[str, list[str]] = field(default_factory=dict)
@@ -62,7 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         key, state = unquote(self.path.partition("?")[0]).lstrip("/"), self.state
-        state.asked.append(f"{self.command} {key}")
+        wanted = self.headers["Range"]
+        state.asked.append(" ".join(filter(None, (self.command, key, wanted))))
         state.authorized.append(self.headers["Authorization"])
         if state.together is not None:
             with suppress(BrokenBarrierError):
@@ -78,7 +80,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(int(how or 404), b"<Error>of " + self.path.encode() + b"</Error>")
             return
         data = path.read_bytes()
-        self._answer(200, data, cut=how == "cut", ETag=f'"{xxh3_64_hexdigest(data)}"')
+        tag = f'"{xxh3_64_hexdigest(data)}"'
+        if self.headers["If-Match"] not in (None, tag):
+            self._answer(412, b"")
+            return
+        found = re.fullmatch(r"bytes=(\d+)-(\d+)", wanted or "")
+        if found is None:
+            self._answer(200, data, cut=how == "cut", ETag=tag)
+            return
+        first, last = int(found[1]), min(int(found[2]), len(data) - 1)
+        where = f"bytes {first}-{last}/{len(data)}"
+        self._answer(206, data[first : last + 1], cut=how == "cut", ETag=tag, **{"Content-Range": where})
 
     do_HEAD = do_GET  # noqa: N815  (the name that http.server looks up)
 

@@ -31,7 +31,6 @@ from rltrace.trace.format.arrays import (
     VALUE_INDEX,
     ArraySpec,
 )
-from rltrace.trace.format.checkpoint import CHECKPOINT, MAX_CHECKPOINT_BYTES
 from rltrace.trace.format.files import UnreadableError, write_whole
 from rltrace.trace.format.journal import JournalWriter, Record, heads_record
 from rltrace.trace.format.location import Location
@@ -159,8 +158,6 @@ def _copy_root(trace: Trace, building: Path) -> None:
         (building / folder).mkdir(mode=0o700)
     for key in ("", "journal/", f"{STARTS}/", f"{PROCESSES}/"):
         _copy_document(trace, building, key)
-    if trace.folder.holds(CHECKPOINT):
-        write_whole(os.fspath(building / CHECKPOINT), _read(trace, CHECKPOINT, MAX_CHECKPOINT_BYTES))
     for name in trace.folder.names(STARTS):
         if name != "zarr.json" and name.endswith((".json", ".name", ".failed", ".left-out")):
             write_whole(os.fspath(building / STARTS / name), _read(trace, f"{STARTS}/{name}", MAX_START_BYTES))

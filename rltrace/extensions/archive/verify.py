@@ -31,7 +31,6 @@ from rltrace.trace.format.arrays import (
     group_document,
     root_document,
 )
-from rltrace.trace.format.checkpoint import CHECKPOINT
 from rltrace.trace.format.files import PARTIAL, FileRequest, UnreadableError
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, parse_start
@@ -339,7 +338,7 @@ class _Work:
         return key, [spec.document(number) for number in range(chunks, last + 1)]
 
     def _known(self) -> Iterator[str]:
-        yield from (JOURNAL, CHECKPOINT)
+        yield JOURNAL
         for key, _ in self._documents():
             yield f"{key}zarr.json"
         for name in self.trace.folder.names(STARTS):

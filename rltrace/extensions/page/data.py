@@ -154,10 +154,10 @@ def _excerpt(a: StreamView, b: StreamView, comparison: Comparison, finding: Find
                 trouble=piece.trouble,
             )
             continue
-        a, b = (
+        on_a, on_b = (
             None if index is None else _line(view, index) for view, index in zip(sides, (line.a, line.b), strict=True)
         )
-        yield ExcerptLine(a, b, line.relation, line.moved, (line.a, line.b) == found)
+        yield ExcerptLine(on_a, on_b, line.relation, line.moved, (line.a, line.b) == found)
 
 
 def _line(view: StreamView, index: int) -> OpLine:

@@ -130,7 +130,7 @@ def _values(material: PageData) -> Content:
 
 def _pair(pair: ValuePair) -> Element:
     layout = pair.layout.a or pair.layout.b
-    name = [el("strong", pair.what), " ", code(layout) if layout else None, ": "]
+    name: list[Content] = [el("strong", pair.what), " ", code(layout) if layout else None, ": "]
     if pair.distances is None:
         return el("p", name, "equal on both sides" if pair.equal else pair.why or "not recorded")
     return el("p", name, distances_text(pair.distances), ".")

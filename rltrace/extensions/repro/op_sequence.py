@@ -11,15 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.errors import HoleError, UsageError
+from rltrace.errors import UsageError
 from rltrace.extensions.repro.rerun_result import OpOutcome
 from rltrace.rerun.recorded_op import (
     MissingValuesError,
@@ -31,15 +29,7 @@ from rltrace.rerun.recorded_op import (
 from rltrace.rerun.runner import Memory, ResultDigests, TensorSpec, logical_bytes, restored, results_of_call
 from rltrace.rerun.torch_flags import temporary_switches
 from rltrace.selectors import Selector
-from rltrace.trace.format.checkpoint import (
-    CHECKPOINT,
-    MAX_CHECKPOINT_BYTES,
-    CheckpointEntry,
-    CheckpointFiles,
-    entries_from_json,
-)
 from rltrace.trace.format.collectives import brings_data
-from rltrace.trace.format.files import UnreadableError
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import (
     PLACEMENT_SHIFT,
@@ -53,7 +43,6 @@ from rltrace.trace.format.schema import (
     ValueKind,
 )
 from rltrace.trace.read.process import ProcessTrace
-from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.selector_mask import RowMask
 from rltrace.trace.read.stream import StreamTrace
 
@@ -175,39 +164,11 @@ def _tensor(process: ProcessTrace, entry: Sequence[int]) -> tuple[TensorSpec, bo
 # --- run again --------------------------------------------------------------------------------------------------------
 
 
-class RecordedMemory:
-    """What storages held that no selected op wrote: bytes of the trace, or of the checkpoint that it names."""
-
-    def __init__(self, trace: Trace, process: ProcessTrace, checkpoint: Path | None = None) -> None:
-        """``checkpoint``: where it is now; None: where it was. Raises HoleError."""
-        self._values = process.values
-        self._entries: dict[int, CheckpointEntry] = {}
-        options = trace.launch.get("options")
-        named = options.get("checkpoint") if isinstance(options, dict) else None
-        if named is not None:
-            try:
-                self._entries = entries_from_json(trace.folder.read(CHECKPOINT, MAX_CHECKPOINT_BYTES))
-            except (UnreadableError, ValueError) as error:
-                raise HoleError(f"{CHECKPOINT} of {trace.path}: {error}") from None
-        elif checkpoint is not None:
-            raise UsageError(f"{trace.path} was recorded without --checkpoint: it holds all bytes itself")
-        self._files = CheckpointFiles(checkpoint or Path(str(named)).expanduser())
-
-    def read(self, digest: int) -> NDArray[np.uint8] | None:
-        """The bytes with this digest; None: there are none. Raises HoleError, UsageError for another checkpoint."""
-        value = self._values.get(digest)
-        if value is not None:
-            return np.array(value.raw)
-        entry = self._entries.get(digest)
-        return None if entry is None else np.array(self._files.read(entry))
-
-
 class SequenceRun:
     """A run of the ops of a sequence in this process."""
 
-    def __init__(self, process: ProcessTrace, recorded: RecordedMemory) -> None:
+    def __init__(self, process: ProcessTrace) -> None:
         self._process = process
-        self._recorded = recorded
         self.memory = Memory()
         self.last: tuple[RecordedOp, Sequence[Any]] | None = None
         """The op that ran last, and its results, with the recorded bytes where the trace has them."""
@@ -253,10 +214,10 @@ class SequenceRun:
             like = self._placed.get(number)
             if like is None:
                 continue  # no op reads it
-            content = self._recorded.read(digest)
-            if content is None:
+            value = self._process.values.get(digest)
+            if value is None:
                 raise MissingValuesError(f"the trace lacks the bytes of a storage that row {op.row:,} reads")
-            self.memory.fill(like, content)
+            self.memory.fill(like, np.array(value.raw))
             self._differing.discard(number)
 
     def _run(self, op: SequenceOp, rows: Rows) -> OpOutcome:

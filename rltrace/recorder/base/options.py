@@ -392,17 +392,6 @@ class RecordOptions:
         narrated=", with what {} needs to be run again",
     )
     """Selectors of the ops that are to be run again later: what they read and did not make is recorded; empty: none."""
-    checkpoint: str = _option(
-        "",
-        "--checkpoint",
-        "Do not record what this holds; rerun reads it there.",
-        VALUES,
-        "PATH",
-        parse=absolute_path,
-        needs=("rerunnable", "{} is for ops that are to be run again: give {}"),
-        named=home_as_tilde,
-    )
-    """Absolute path of a checkpoint: what it holds is not recorded again for these ops; empty: none."""
 
     rows: tuple[str, ...] = _option(
         (),

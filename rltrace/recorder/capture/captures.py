@@ -107,10 +107,9 @@ def _recorded_tensors(options: RecordOptions, process: ProcessState) -> Captures
     of_values: list[MakeHook] = [lambda stream: ValueCapture(stream, values, selector)] if options.values else []
     if options.rerunnable:
         from rltrace.recorder.capture.memory import MemoryCapture, NumberedStorages, reads_all
-        from rltrace.trace.format.checkpoint import load_entries
 
         wanted = parse_selectors(options.rerunnable)
-        storages = NumberedStorages(process.layouts, load_entries(options.trace) if options.checkpoint else ())
+        storages = NumberedStorages(process.layouts)
         whole_steps = storages if reads_all(wanted) else None
         of_values.append(lambda stream: MemoryCapture(stream, values, storages, wanted))
     return Captures(of_values, values, whole_steps)

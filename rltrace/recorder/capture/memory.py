@@ -5,8 +5,6 @@ Owns a number and a digest of every storage that they use. The digest is taken w
 compared when the next one begins: if it differs, something else wrote the memory (an op that is not selected, NumPy,
 a collective, another process), and its bytes are recorded.
 
-What a checkpoint holds is not recorded again (``record --checkpoint``): its digest is enough.
-
 Ops that cannot be run again by themselves get no places: collectives, calls of code outside torch, compiled regions.
 What they leave in memory is recorded where a later op reads it, like all else that comes from outside.
 """
@@ -14,7 +12,7 @@ What they leave in memory is recorded where a later op reads it, like all else t
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -92,12 +90,10 @@ class OpMemory:
 class NumberedStorages:
     """The storages of one process. Its threads take turns."""
 
-    def __init__(self, layouts: Layouts, in_checkpoint: Collection[int] = ()) -> None:
-        """``in_checkpoint``: digests of contents that are not recorded, as a file has them."""
+    def __init__(self, layouts: Layouts) -> None:
         self.lock = threading.RLock()
         self.ops = 0
         """Selected ops so far: their order over all threads."""
-        self.in_checkpoint = in_checkpoint
         self.too_large = False
         """Whether no memory is recorded, as it is known to be over the limit."""
         self._layouts = layouts
@@ -144,8 +140,7 @@ class NumberedStorages:
                 try:
                     plain = getattr(tensor, "_local_tensor", tensor)
                     if (address := address_of(plain)) and address not in sizes:
-                        known = bool(self.in_checkpoint) and self.read(plain.untyped_storage())[0] in self.in_checkpoint
-                        sizes[address] = 0 if known else plain.untyped_storage().nbytes()
+                        sizes[address] = plain.untyped_storage().nbytes()
                 except (NoBytesError, NotImplementedError, RuntimeError):
                     continue
         if sum(sizes.values()) > queue.request.limit:
@@ -250,7 +245,7 @@ class MemoryCapture(OpHook[OpMemory]):
     def _content(self, use: StorageUse) -> bool:
         """Record what a storage holds before the row. Returns whether there is room for it."""
         content, number = use.content or b"", use.storage.number
-        if self._queue.knows(use.digest) or use.digest in self._storages.in_checkpoint:
+        if self._queue.knows(use.digest):
             self._add(ValueKind.CONTENT, use.digest, (number, 0), use.layout.id)
         elif self._queue.has_room(len(content)):
             self._add(ValueKind.STORAGE, use.digest, (number, 0), use.layout.id, content)

@@ -21,7 +21,6 @@ from rltrace.recorder.base.options import RecordOptions, check_axes, check_optio
 from rltrace.recorder.capture.captures import Attach
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.engine_choice import choose_library
-from rltrace.trace.format.checkpoint import read_entries, write_entries
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace, end_launch
 
@@ -47,10 +46,7 @@ def record_block(path: str | os.PathLike[str], given: Mapping[str, Any], *, forc
 def recording(options: RecordOptions, *, force: bool, attach: Attach | None = None) -> Iterator[None]:
     """Record the block's ops into a new trace. Raises RecordError where the recording failed."""
     trace = Path(options.trace)
-    entries = read_entries(Path(options.checkpoint)) if options.checkpoint else {}
     create_trace(trace, _launch(options), force=force)
-    if entries:
-        write_entries(trace, entries)
     started, owner = time.monotonic(), os.getpid()
     token = write_start(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
     session = sessions.start(options, token, attach)

@@ -139,14 +139,6 @@ class Values:
         """Bytes of what storages held that ops read (``record --rerunnable``)."""
         return int(self.index[self.index[:, ValueIndex.KIND] == ValueKind.STORAGE][:, ValueIndex.LENGTH].sum())
 
-    @cached_property
-    def nbytes_elsewhere(self) -> int:
-        """Bytes of what storages held that a checkpoint has, not the trace."""
-        contents = self.index[self.index[:, ValueIndex.KIND] == ValueKind.CONTENT]
-        _, first = np.unique(contents[:, ValueIndex.DIGEST], return_index=True)
-        own = {entry[ValueIndex.DIGEST]: entry[ValueIndex.LAYOUT] for entry in contents[first].tolist()}
-        return sum(prod(self._layout(layout)[1]) for digest, layout in own.items() if digest not in self)
-
     @property
     def chunks_read(self) -> int:
         return self._counter.chunks

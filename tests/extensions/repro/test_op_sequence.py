@@ -18,22 +18,20 @@ from torch import nn
 
 from rltrace.commands.main import main
 from rltrace.errors import UsageError
-from rltrace.extensions.repro.op_sequence import RecordedMemory, SequenceRun, op_sequence, ops_not_run
+from rltrace.extensions.repro.op_sequence import SequenceRun, op_sequence, ops_not_run
 from rltrace.extensions.repro.rerun_result import OpOutcome, RerunResult, rerun_result
 from rltrace.recorder.capture.memory import NumberedStorages
 from rltrace.recorder.core.op_info import OpPlan
 from rltrace.rerun import recorded_op
 from rltrace.rerun.recorded_op import MissingValuesError
 from rltrace.selectors import parse_selectors
-from rltrace.trace.format.checkpoint import read_entries
 from rltrace.trace.format.schema import Column, Phase, RowFlag
 
 Program = Callable[[], None]
 
 
-def outcomes(found: Recorded, checkpoint: Path | None = None) -> list[OpOutcome]:
-    memory = RecordedMemory(found.trace, found.process, checkpoint)
-    return list(SequenceRun(found.process, memory).run(op_sequence(found.process)))
+def outcomes(found: Recorded) -> list[OpOutcome]:
+    return list(SequenceRun(found.process).run(op_sequence(found.process)))
 
 
 def again(found: Recorded, selector: str = "all") -> RerunResult:
@@ -220,20 +218,24 @@ def test_a_limit_that_was_reached(record: Record) -> None:
         op_sequence(found.process)
 
 
-def test_a_window_over_the_limit(record: Record, checkpoint: Path) -> None:
-    """Nothing is recorded where parameters, buffers and optimizer state alone are over the limit, but for those that a
-    checkpoint holds."""
-    second = checkpoint.with_name("second.pt")
-    found = record(resumed(checkpoint, second), rerunnable="all", steps=(1, 2), values_limit=60_000)
+def test_a_window_over_the_limit(record: Record) -> None:
+    """Nothing is recorded where parameters, buffers and optimizer state alone are over the limit."""
+    found = record(wide_training, rerunnable="all", steps=(1, 2), values_limit=60_000)
     with pytest.raises(MissingValuesError, match="optimizer state alone are over the limit, so no memory"):
         op_sequence(found.process)
     assert len(found.process.values) == 0
     [left] = found.process.values.left_out
     trained, buffers, counts = 8 * 600 + 3 * 600 + 600 * 2 + 2, 2 * 600, 6  # Adam has two tensors of each, and a count
     assert left.bytes == 4 * (3 * trained + buffers + counts) + 8
-    assert again(
-        record(resumed(checkpoint), rerunnable="all", steps=(1, 2), checkpoint=second, values_limit=60_000)
-    ).bitwise
+
+
+def wide_training() -> None:
+    model = nn.Sequential(nn.Linear(8, 600), nn.BatchNorm1d(600), nn.Linear(600, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(3, 8)).square().sum().backward()
+        optimizer.step()
 
 
 class Decoder(nn.Module):
@@ -287,82 +289,12 @@ def test_sampling_with_a_cache(record: Record) -> None:
     assert not any(alone.rows[op.row].phase is Phase.OPTIMIZER for op in ops)
 
 
-def resumed(checkpoint: Path, save: Path | None = None) -> Program:
-    """A program that begins at a checkpoint and takes two steps; ``save``: another after the first."""
-
-    def program() -> None:
-        model = nn.Sequential(nn.Linear(8, 600), nn.BatchNorm1d(600), nn.Linear(600, 2))
-        optimizer = torch.optim.Adam(model.parameters())
-        loaded = torch.load(checkpoint)
-        model.load_state_dict(loaded["model"])
-        optimizer.load_state_dict(loaded["optimizer"])
-        batch = torch.arange(32.0).reshape(4, 8)
-        for _ in range(2):
-            optimizer.zero_grad()
-            model(batch).square().sum().backward()
-            optimizer.step()
-            if save is not None and not save.exists():
-                torch.save([model.state_dict(), optimizer.state_dict()], save)
-
-    return program
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of model and optimizer after a step."""
-    path = tmp_path_factory.mktemp("checkpoints") / "begin.pt"
-    torch.manual_seed(4)
-    model = nn.Sequential(nn.Linear(8, 600), nn.BatchNorm1d(600), nn.Linear(600, 2))
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(3, 8)).sum().backward()
-    optimizer.step()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
-    return path
-
-
-def test_what_a_checkpoint_holds(record: Record, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Is not in the trace: it is read from the file, wherever that is, and another file is named as such."""
-    step = "phase=forward,step=0", "phase=backward,step=0", "phase=optimizer,step=0"
-    whole = record(resumed(checkpoint), rerunnable=step)
-    found = record(resumed(checkpoint), rerunnable=step, checkpoint=checkpoint)
-    assert again(found).bitwise and again(found).ops == again(whole).ops
-    held = sum(entry.nbytes for entry in read_entries(checkpoint).values())
-    assert whole.process.values.nbytes - found.process.values.nbytes == pytest.approx(held, rel=0.1)
-
-    capsys.readouterr()
-    assert main(["verify", str(found.path)]) == 0
-    assert "does not belong" not in capsys.readouterr().out
-    part = found.path.with_name("part.zarr")
-    assert main(["slice", str(found.path), "--steps", "0:1", "-o", str(part)]) == 0
-    assert main(["rerun", str(part)]) == 0
-
-    moved = checkpoint.with_name("moved.pt")
-    checkpoint.rename(moved)
-    assert main(["rerun", str(found.path)]) == 2
-    assert "begin.pt does not exist: --checkpoint PATH says where it is" in capsys.readouterr().err
-    assert main(["rerun", str(found.path), "--checkpoint", str(moved)]) == 0
-    other = torch.load(moved)
-    other["model"]["0.weight"] += 1
-    torch.save(other, checkpoint)
-    assert main(["rerun", str(found.path)]) == 2
-    said = capsys.readouterr().err
-    assert "begin.pt is not the checkpoint that the step was recorded with: model.0.weight has the digest" in said
-    [entry] = [entry for entry in read_entries(moved).values() if entry.key == "model.0.weight"]
-    assert f"recorded was {entry.digest:016x}" in said
-    torch.save({"another": torch.ones(3)}, checkpoint)
-    assert main(["rerun", str(found.path)]) == 2
-    assert "it has no model.0.bias" in capsys.readouterr().err
-    assert main(["rerun", str(whole.path), "--checkpoint", str(moved)]) == 2
-    assert "was recorded without --checkpoint" in capsys.readouterr().err
-    moved.replace(checkpoint)
-
-
 def test_memory_that_is_not_there(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trace with a part of its ops gives an error that names the row, never another result."""
     found = record(unrecorded(lambda tensor: None), rerunnable="all")
     ops = [op for op in op_sequence(found.process) if found.rows[op.row].name != "add"]
     with pytest.raises(UsageError, match=r"row \d+ reads memory that no earlier op of this run made"):
-        list(SequenceRun(found.process, RecordedMemory(found.trace, found.process)).run(ops))
+        list(SequenceRun(found.process).run(ops))
 
 
 def test_the_command(record: Record, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

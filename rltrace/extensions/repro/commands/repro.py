@@ -86,7 +86,7 @@ def _of_module(module: str, arguments: ReproArguments) -> Repro:
     from rltrace.distribution import own_version
     from rltrace.extensions.repro.commands.rerun import find_sequence
     from rltrace.extensions.repro.folder import Repro, module_side, take_out
-    from rltrace.extensions.repro.op_sequence import RecordedMemory, SequenceRun, ops_of
+    from rltrace.extensions.repro.op_sequence import SequenceRun, ops_of
     from rltrace.rerun.recorded_op import import_modules
     from rltrace.selectors import parse_selectors
     from rltrace.trace.read.reader import open_trace
@@ -101,7 +101,7 @@ def _of_module(module: str, arguments: ReproArguments) -> Repro:
         raise UsageError(
             f"{process.name} has no ops of the module {module} that can be run again; its modules: {listed}"
         )
-    taken = take_out(process, SequenceRun(process, RecordedMemory(opened, process)), ops, wanted)
+    taken = take_out(process, SequenceRun(process), ops, wanted)
     notes = [f"Recorded in {process.name}.", f"Written by rltrace {own_version()}."]
     return Repro(module, taken, {"a": module_side(process, wanted)}, notes, arguments.imports, by_trace=False)
 

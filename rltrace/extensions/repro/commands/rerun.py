@@ -15,7 +15,7 @@ from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import has_iterations
 
 if TYPE_CHECKING:
-    from rltrace.extensions.repro.op_sequence import RecordedMemory, SequenceOp
+    from rltrace.extensions.repro.op_sequence import SequenceOp
     from rltrace.trace.read.process import ProcessTrace
     from rltrace.trace.read.reader import Trace
 
@@ -26,7 +26,6 @@ class RerunArguments:
     sized: Window | None = recorded("steps", flag="--size", envvar=None, help="What recording these steps would take.")
     name: str | None = option("--process", metavar="NAME", help="As in rank1/main; default: the only one.")
     imports: tuple[str, ...] = import_option()
-    checkpoint: Path | None = option(metavar="PATH", help="Where the checkpoint of record is now.")
     form: str = form_option()
     color: str = color_option()
 
@@ -42,20 +41,17 @@ def command(arguments: RerunArguments) -> int:
       rltrace record --rerunnable all --steps 40:41 --until 40 -o step.zarr -- python train.py
       rltrace rerun step.zarr
     """
-    from rltrace.extensions.repro.op_sequence import RecordedMemory
     from rltrace.trace.read.reader import open_trace
 
     opened = open_trace(arguments.trace)
     if arguments.sized is not None:
         return _print_size(opened, arguments.sized, arguments.name, arguments.form, arguments.color)
     process, ops, selectors = find_sequence(opened, arguments.name)
-    memory = RecordedMemory(opened, process, arguments.checkpoint)
-    return _rerun_ops(process, memory, ops, selectors, arguments)
+    return _rerun_ops(process, ops, selectors, arguments)
 
 
 def _rerun_ops(
     process: ProcessTrace,
-    memory: RecordedMemory,
     ops: list[SequenceOp],
     selectors: list[str],
     arguments: RerunArguments,
@@ -69,7 +65,7 @@ def _rerun_ops(
 
     import_modules(arguments.imports)
     not_run = ops_not_run(process, ops, parse_selectors(selectors))
-    result = rerun_result(process, SequenceRun(process, memory).run(ops), not_run)
+    result = rerun_result(process, SequenceRun(process).run(ops), not_run)
     steps = sorted({int(op.stream.read(op.row, op.row + 1).columns[0, Column.STEP]) for op in (ops[0], ops[-1])})
     emit_report(arguments.form, result, lambda: rerun_document(result, steps), arguments.color)
     return ExitCode.IDENTICAL if result.bitwise else ExitCode.DIVERGED
