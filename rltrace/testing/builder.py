@@ -606,9 +606,7 @@ class TraceBuilder:
         nodes: int = 1,
         first_step: int = 0,
     ) -> None:
-        """``nodes``: machines that record the run, of which this is one. ``first_step``: that of ``record --steps``.
-        ``rerun``: the trace whose process of the same name a program ran again (``rltrace rerun``).
-        """
+        """``nodes``: machines that record the run, of which this is one. ``first_step``: that of ``record --steps``."""
         self.path = Path(path)
         self.level, self.engine = level, engine
         options = {"level": level} | ({"first_step": first_step} if first_step else {})

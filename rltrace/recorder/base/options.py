@@ -118,10 +118,6 @@ def one_selector(text: str, name: str) -> tuple[str, ...]:
     return (text,)
 
 
-def absolute_path(text: str, name: str) -> str:
-    return os.path.abspath(text)  # noqa: PTH100  links stay
-
-
 def steps_text(steps: Window) -> str:
     """``A:B``, as on the command line."""
     first, end = steps

@@ -27,15 +27,8 @@ FUNCTIONAL: Final = (
 
 NAMESPACES: Final = "c10d.", "_c10d_functional.", "_c10d_functional_autograd."
 
-WAITS: Final = "_c10d_functional.wait_tensor"
-
 WITHIN: Final = "_c10d_functional_autograd._wrap_tensor", "c10d.check_for_nan"
 """Ops of these namespaces that exchange nothing."""
-
-
-def is_collective(op: str) -> bool:
-    """Whether an op (``c10d.allreduce_.default``) exchanges data with other processes."""
-    return brings_data(op) and not op.startswith(WAITS)
 
 
 def brings_data(op: str) -> bool:
