@@ -456,7 +456,7 @@ def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--engine", "native"], "--engine native: no native engine is built for torch "),
         (["--engine", "native", "--level", "step"], "with --level step it cannot"),
         (["--engine", "native", "--steps", "0:1", "--verify-inputs"], "with --verify-inputs it cannot"),
-        (["--engine", "native", "--values", "op=mm"], "with --values it cannot"),
+        (["--engine", "native", "--steps", "0:1", "--check-links"], "with --check-links it cannot"),
     ],
 )
 def test_options_that_are_refused(

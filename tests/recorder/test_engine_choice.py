@@ -54,8 +54,7 @@ def test_with_the_library(tmp_path: Path, native_library: Any) -> None:
     [
         ({"engine": "mode"}, "--engine mode"),
         ({"steps": (0, None), "verify_inputs": True}, "--verify-inputs needs Python at every op"),
-        ({"values": "op=ones"}, "--values needs Python at every op"),
-        ({"rows": "op=ones"}, "--rows needs Python at every op"),
+        ({"check_links": True}, "--check-links needs Python at every op"),
     ],
 )
 def test_python_is_chosen(tmp_path: Path, options: dict[str, Any], why: str) -> None:

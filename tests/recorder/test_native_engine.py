@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,28 @@ from torch import distributed, nn
 from torch.distributed import _functional_collectives
 
 import rltrace
+from rltrace.trace.format.activation_rows import ModuleCall, OpRows
+from rltrace.trace.format.schema import ValueIndex
+from rltrace.trace.read.reader import open_trace
 
-Both = Callable[[Program], Recorded]
+Both = Callable[..., Recorded]
+
+
+def captured(path: Path) -> list[object]:
+    """The values and activation rows that a trace holds besides its rows."""
+    [process] = open_trace(path).processes
+    index = process.values.index
+    places = index[:, [column for column in ValueIndex if column is not ValueIndex.OFFSET]]
+    calls, ops = process.activations.calls(0), process.activations.ops(0)
+    owners: list[tuple[int, ModuleCall | OpRows]] = [(call.number, call) for call in calls]
+    owners += [(row, ops[row]) for row in ops]
+    rows = [
+        (number, tensor.part, tensor.name, tensor.whole, tensor.digests.tolist())
+        for number, owner in owners
+        for tensor in owner.tensors
+    ]
+    values = map(process.values.get, process.values.digests.tolist())
+    return [places.tolist(), [value and bytes(value.data) for value in values], rows]
 
 
 @pytest.fixture
@@ -26,7 +46,7 @@ def both(tmp_path: Path, native_library: Any) -> Both:
     """Record a program under both engines, and compare; returns what the native one recorded."""
     count = iter(range(1_000))
 
-    def record(program: Program) -> Recorded:
+    def record(program: Program, **options: Any) -> Recorded:
         number = next(count)
         program()  # what only a first run loads, compiles or leaves set
         paths = [tmp_path / f"{number}-{engine}.zarr" for engine in ("mode", "native")]
@@ -34,9 +54,10 @@ def both(tmp_path: Path, native_library: Any) -> Both:
             torch.manual_seed(0)
             random.seed(0)
             np.random.seed(0)
-            with rltrace.record(path, engine=engine):
+            with rltrace.record(path, engine=engine, **options):
                 program()
         assert differences(*paths) == []
+        assert captured(paths[0]) == captured(paths[1])
         return Recorded(paths[1])
 
     return record
@@ -85,6 +106,46 @@ def test_rows_of_a_distributed_program_are_equal(both: Both) -> None:
 def test_random_programs_have_equal_rows(both: Both, seed: int) -> None:
     """Whatever is combined with whatever."""
     both(lambda: RandomProgram(seed)())
+
+
+# --- hooks ------------------------------------------------------------------------------------------------------------
+
+
+def training() -> None:
+    """Two steps of two layers, and two products of one line in each."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        losses = [model(torch.randn(5, 4)).mul(scale).square().mean() for scale in (2, 3)]
+        optimizer.zero_grad()
+        sum(losses, torch.zeros(())).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        ({"values": ("op=addmm",), "values_inputs": True}, {"addmm": 8}),
+        ({"values": ("op=mul.Tensor,step=1,phase=forward",)}, {"mul.Tensor": 4}),
+        ({"values": ("module=*2,phase=forward,op=addmm",)}, {"addmm": 4}),
+        ({"values": ("op=mul.Tensor,nth=1,phase=forward",)}, {"mul.Tensor": 20}),
+        ({"values": ("step=1", "phase=backward,op=mm")}, None),
+        ({"rows": ("module=*", "op=bernoulli_")}, {"bernoulli_.float": 4}),
+        ({"rows": ("op=mul.Tensor",), "values": ("op=mul.Tensor,nth=1",)}, {"mul.Tensor": 20}),
+        ({"rerunnable": ("op=addmm,step=0",)}, {"addmm": 4}),
+        ({"rerunnable": ("step=1",)}, None),
+        ({"repeat": 1}, None),
+    ],
+)
+def test_hooks_see_the_ops_that_they_want(both: Both, options: Mapping[str, Any], seen: Mapping[str, int]) -> None:
+    """And no others; what they record is equal. ``seen``: by operator, how many; None: not counted."""
+    found = both(training, **options)
+    facts = found.process.facts
+    assert facts["engine.native.handed"] < facts["engine.native.ops"]
+    if seen is not None:
+        most = [part.rpartition(", a hook: ") for part in facts["engine.native.handed.most"].split("; ")]
+        assert {op.removeprefix("aten::"): int(count) for op, _, count in most} == seen
+        assert facts["engine.native.handed"] == sum(seen.values())
 
 
 # --- what Python does -------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.rerun.op_kinds import MAX_MEASURED, larger
 from rltrace.rerun.runner import ALIGNMENT, TensorSpec, tensor_in
 from rltrace.trace.format import dtypes
+from rltrace.trace.format.schema import Phase
 from rltrace.trace.kernels.evidence import TRITON
 
 Tensor = torch.Tensor
@@ -453,6 +454,9 @@ class RepeatHook(OpHook[None]):
     def __init__(self, stream: OpRecorder, repeats: Repeats) -> None:
         self._stream = stream
         self._repeats = repeats
+
+    def wants(self, plan: OpPlan, module: int, phase: Phase) -> bool:
+        return self._repeats.has_results(plan)
 
     def replacement(self, func: OpOverload) -> Run | None:
         plan = self._stream.process.calls.plan(func)

@@ -409,10 +409,12 @@ void bind_recorder(py::module_& m) {
       .def_property_readonly("ops", [](R& self) { return self.take_counts().ops; })
       .def_property_readonly("handed", [](R& self) { return self.take_counts().handed; })
       .def("arm",
-           [](std::shared_ptr<R> self, const py::object& mode, const py::object& stream) {
+           [](std::shared_ptr<R> self, const py::object& mode, const py::object& stream, bool is_hooked) {
              Interpreter::install();
+             self->set_hooked(is_hooked);
              Modes::all().arm(mode.ptr(), std::move(self), stream);
-           });
+           })
+      .def("forget_wanted", &R::forget_wanted);
   m.def("disarm", [](const py::object& mode) { Modes::all().disarm(mode.ptr()); });
 }
 

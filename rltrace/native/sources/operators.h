@@ -46,6 +46,12 @@ struct Operator {
   size_t returns;
   bool is_aten;
   py::object func;  // torch.ops.…, once it has been needed
+
+  // With the interpreter held.
+  const py::object& function() {
+    if (!func) func = py::reinterpret_borrow<py::object>(torch::detail::getTorchApiFunction(handle));
+    return func;
+  }
 };
 
 inline IntegerMeaning meaning_of(const c10::Argument& argument) {

@@ -19,6 +19,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "frames.h"
 #include "operators.h"
@@ -373,6 +374,20 @@ class Recorder {
     if (present_ == 0) stream_ = py::object();
   }
 
+  // --- hooks, which may want ops of the stream (``OpHook.wants``); these are handed to Python
+
+  void set_hooked(bool is_hooked) {
+    is_hooked_ = is_hooked;
+    forget_wanted();
+  }
+
+  // The step has changed, or the hooks have.
+  void forget_wanted() {
+    const Lock lock(state->mutex);
+    wanted_.clear();
+    ++wanted_era_;
+  }
+
   // --- the hot path
 
   // Run the op and write its row; false where nothing was done and Python is to handle the op.
@@ -431,13 +446,39 @@ class Recorder {
   template <class Write>
   static bool guarded(Row& row, Write write);
 
-  const char* obstacle_of(Operator& op, const Stack* stack, Scratch& scratch, bool in_backward) {
-    if (!in_backward && !is_own_thread()) return "a thread of TorchScript";
+  const char* obstacle_of(Operator& op, const Stack* stack, Scratch& scratch, const torch::autograd::Node* node) {
+    if (node == nullptr && !is_own_thread()) return "a thread of TorchScript";
     if (at::impl::PythonTorchFunctionTLS::stack_len() > 0) return "a mode of __torch_function__";
     if (c10::impl::PythonDispatcherTLS::get_state() != nullptr) return "the Python dispatcher";
     const IValue* arguments = &*(stack->end() - static_cast<i64>(op.parameters.size()));
     if (!scratch.arguments.read(op, arguments)) return scratch.arguments.obstacle;
-    return nullptr;
+    return is_hooked_ && is_wanted(op, node) ? "a hook" : nullptr;
+  }
+
+  // Id of the module that an op belongs to, one of a node with those of its forward.
+  i64 module_here(const torch::autograd::Node* node) const {
+    return node != nullptr && module == 0 ? module_of(node->sequence_nr()) : module;
+  }
+
+  // Whether a hook wants ops of this operator, where the thread is now; asked once in a step.
+  bool is_wanted(Operator& op, const torch::autograd::Node* node) {
+    const std::tuple key(&op, module_here(node), node == nullptr ? static_cast<u32>(phase) : Constants::BACKWARD);
+    Lock lock(state->mutex);
+    const auto known = wanted_.find(key);
+    if (known != wanted_.end()) return known->second;
+    const u64 era = wanted_era_;
+    bool is_wanted = true;
+    {
+      PythonSection python(lock);
+      try {
+        const py::object asked = stream_.attr("hooks_want")(op.function(), std::get<1>(key), std::get<2>(key));
+        is_wanted = asked.cast<bool>();
+      } catch (py::error_already_set& error) {  // the hook raises it again, for the op
+        error.discard_as_unraisable("rltrace");
+      }
+    }
+    if (wanted_era_ == era) wanted_.emplace(key, is_wanted);
+    return is_wanted;
   }
 
   void hand_over(const Operator& op, const char* obstacle) {
@@ -456,6 +497,9 @@ class Recorder {
   const KnownSettings* used_ = nullptr;  // the snapshot, where the library has chosen it
   py::object snapshot_;
   Words event_stack_;
+  bool is_hooked_ = false;
+  std::map<std::tuple<const Operator*, i64, u32>, bool> wanted_;
+  u64 wanted_era_ = 0;
   i64 epoch_ = -1;
   std::vector<std::pair<i64, i64>> epochs_;
   std::vector<Outer> outer_;

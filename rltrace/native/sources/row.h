@@ -89,9 +89,8 @@ struct Recorder::Row {
     std::unique_ptr<Call> made;
     {
       PythonSection python(lock);
-      if (!op.func) op.func = py::reinterpret_borrow<py::object>(torch::detail::getTorchApiFunction(op.handle));
       const auto [positional, named] = python_arguments(op, arguments());
-      made = make_call(ask("find_call", op.func, positional, named));
+      made = make_call(ask("find_call", op.function(), positional, named));
     }
     Call* call = made.get();
     state().calls.add(key, hash, std::move(made));
@@ -247,13 +246,8 @@ struct Recorder::Row {
   }
 
   void find_module() {
-    module = recorder.module;
-    if (node == nullptr) {
-      flags |= static_cast<u32>(recorder.phase);
-      return;
-    }
-    if (module == 0) module = recorder.module_of(node->sequence_nr());  // else a forward that is run again
-    flags |= Constants::BACKWARD;
+    module = recorder.module_here(node);
+    flags |= node == nullptr ? static_cast<u32>(recorder.phase) : Constants::BACKWARD;
   }
 
   void find_site() {
@@ -584,7 +578,7 @@ inline bool Recorder::observe(const c10::OperatorHandle& handle, Stack* stack) {
   ScratchHere scratch(thread);
   parts.begin();
   const auto node = torch::autograd::get_current_node();
-  if (const char* obstacle = obstacle_of(op, stack, *scratch, node != nullptr)) {
+  if (const char* obstacle = obstacle_of(op, stack, *scratch, node.get())) {
     hand_over(op, obstacle);
     return false;
   }

@@ -39,6 +39,7 @@ from rltrace.trace.format.schema import (
     PLACEMENT_ALIGNMENT,
     PLACEMENT_SHIFT,
     TENSOR_SHIFT,
+    Phase,
     PlacementBit,
     ValueKind,
 )
@@ -162,6 +163,10 @@ class MemoryCapture(OpHook[OpMemory]):
         self._queue = queue
         self._storages = storages
         self._wanted = StreamSelector(selector, stream)
+        self.wants_by_step = self._wanted.has_steps
+
+    def wants(self, plan: OpPlan, module: int, phase: Phase) -> bool:
+        return self._wanted.may_find_here(plan.id, plan.name, module, phase)
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpMemory | None:
         plan = self._stream.process.calls.plan(func)

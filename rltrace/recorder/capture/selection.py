@@ -29,6 +29,7 @@ class StreamSelector:
         self._selector = selector = selector.simplify({Key.STREAM: stream.name})
         self._left: dict[int | tuple[int, ...], Selector] = {}
         """What is left to be met by an op; in a module and a phase; by a row of an op."""
+        self.has_steps = STEP in selector.keys
         self._counts = Key.NTH in selector.keys
         self._asks_kernel = Key.KERNEL in selector.keys
         self._seen: dict[tuple[int, int], int] = {}
@@ -47,6 +48,17 @@ class StreamSelector:
         if left is None:
             facts = {Key.MODULE: self._words.module(module), Key.PHASE: phase.name.lower()}
             left = self._left[module, phase] = self._selector.simplify(facts).project(STEP)
+        return bool(left.clauses) and (left.matches_all or self._holds_now(left))
+
+    def may_find_here(self, op: int, name: str, module: int, phase: Phase) -> bool:
+        """Whether a row of this op can be found in the step at hand, in a module and a phase.
+
+        Where occurrences count, those elsewhere are counted, too.
+        """
+        if self._counts:
+            return self.may_find(op, name)
+        facts = {Key.OP: name, Key.MODULE: self._words.module(module), Key.PHASE: phase.name.lower()}
+        left = self._selector.simplify(facts).project(STEP)
         return bool(left.clauses) and (left.matches_all or self._holds_now(left))
 
     def finds(self, op: int, name: str, structure: int, site: int, module: int, flags: int) -> bool:

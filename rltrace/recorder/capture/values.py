@@ -32,7 +32,7 @@ from rltrace.recorder.digests.layouts import Layout, Layouts, dtype_name, is_com
 from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.selectors import Selector
 from rltrace.trace.format import dtypes
-from rltrace.trace.format.schema import LIMIT, PLACEMENT_SHIFT, Origin, RowFlag, ValueKind, pack_link
+from rltrace.trace.format.schema import LIMIT, PLACEMENT_SHIFT, Origin, Phase, RowFlag, ValueKind, pack_link
 from rltrace.trace.write.packers import NewValue
 
 # --- copies -----------------------------------------------------------------------------------------------------------
@@ -242,7 +242,11 @@ class ValueCapture(OpHook[OpInFlight]):
         self._stream = stream
         self._queue = queue
         self._wanted = StreamSelector(selector, stream)
+        self.wants_by_step = self._wanted.has_steps
         self._values = ValueCopier(stream, queue)
+
+    def wants(self, plan: OpPlan, module: int, phase: Phase) -> bool:
+        return self._wanted.may_find_here(plan.id, plan.name, module, phase)
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpInFlight | None:
         process, inputs = self._stream.process, self._queue.request.inputs

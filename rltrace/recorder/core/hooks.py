@@ -15,7 +15,9 @@ from torch._ops import OpOverload
 from rltrace.recorder.base.dispatch_mode import Observer
 from rltrace.recorder.base.torch_function import OpWrapper, Overrides, any_torch_function
 from rltrace.recorder.core.calls import Call
+from rltrace.recorder.core.op_info import OpPlan
 from rltrace.recorder.core.torchscript_threads import is_torchscript_thread
+from rltrace.trace.format.schema import Phase
 
 FixedCells = tuple[int, int, int, int, int, int, int]
 """The cells that every row has: op, structure, site, module, scalars, flags with phase and kind above them, digests."""
@@ -33,6 +35,16 @@ class OpHook(Generic[State]):
 
     op: State | None = None
     """The result of ``begin`` for the current op. Dropped when the op has ended, so that no tensor is kept alive."""
+
+    wants_by_step = False
+    """Whether what it wants depends on the step."""
+
+    def wants(self, plan: OpPlan, module: int, phase: Phase) -> bool:
+        """Whether it does anything for ops of this operator, in a module and a phase, in the step at hand.
+
+        Asked once, or once in a step; where no hook wants them, they are not passed to any.
+        """
+        return True
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> State | None:
         """The op is about to run; nothing of its row exists yet. Returns the hook's state for this op, or None."""

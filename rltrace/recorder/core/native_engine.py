@@ -1,8 +1,8 @@
 """The native engine: the hot path in C++, below the boxing of arguments into Python (``rltrace/native``).
 
 Owns what connects its tables to the recorder in Python. The mode stays on torch's stack of modes, and the rows are the
-same, cell by cell: an op whose row does not follow from the tables goes to ``OpRecorder.observe``, and a rare case
-within an op to the method that ``observe`` calls for it.
+same, cell by cell: an op whose row does not follow from the tables, or that a hook wants, goes to
+``OpRecorder.observe``, and a rare case within an op to the method that ``observe`` calls for it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.core.call_sites import Anchor
 from rltrace.recorder.core.calls import Call, flatten_arguments
 from rltrace.recorder.core.events import EventForm
+from rltrace.recorder.core.hooks import HookedOps
 from rltrace.recorder.core.modules import ModuleNames, ModuleStack
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.core.row_buffer import BufferTables, RowConsumer
+from rltrace.recorder.core.row_buffer import PHASE_SHIFT, BufferTables, RowConsumer
 from rltrace.recorder.digests.layouts import Layout
+from rltrace.trace.format.schema import Phase
 
 _get_frame = sys._getframe
 _start_thread = start_new_thread
@@ -43,8 +45,9 @@ class NativeEngine(DispatchEngine):
 
     def enter(self, observer: Observer) -> None:
         super().enter(observer)
-        if isinstance(observer, NativeRecorder):
-            observer.native.arm(self._mode, observer)
+        stream = observer.stream if isinstance(observer, HookedOps) else observer
+        if isinstance(stream, NativeRecorder):
+            stream.native.arm(self._mode, stream, bool(stream.hooks))
         else:
             self._library.disarm(self._mode)
 
@@ -108,6 +111,8 @@ class NativeRecorder(OpRecorder):
     def begin_step(self, step: int) -> None:
         super().begin_step(step)
         self._update_first_row()
+        if any(hook.wants_by_step for hook in self.hooks):
+            self.native.forget_wanted()
 
     def write_window_tensor(self, bits: int, name: str, owner: str, tensor: torch.Tensor) -> None:
         super().write_window_tensor(bits, name, owner, tensor)
@@ -130,6 +135,11 @@ class NativeRecorder(OpRecorder):
         counts = flatten_arguments(values, key, tensors, array("q"), array("d"))
         signature = tuple(key)
         return self._calls.get(signature) or self.process.calls.make(func, args, kwargs, signature, tensors, *counts)
+
+    def hooks_want(self, func: OpOverload, module: int, bits: int) -> bool:
+        """Whether a hook wants ops of this operator; ``bits``: of the phase, as in the flags of a row."""
+        plan, phase = self.process.calls.plan(func), Phase(bits >> PHASE_SHIFT & 0xFF)
+        return any(hook.wants(plan, module, phase) for hook in self.hooks)
 
     def layout_of(self, tensor: torch.Tensor) -> Layout:
         return self.process.layouts.of(tensor)

@@ -48,7 +48,7 @@ def unchanged(tmp_path: Path, program: Program) -> RepeatedOps:
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)
-        with rltrace.record(path, engine="mode", repeat=times):
+        with rltrace.record(path, repeat=times):
             program()
         states.append(torch.get_rng_state())
     assert differences(*paths) == []

@@ -282,6 +282,7 @@ class ActivationCapture(OpHook[_Op]):
         self._digests = RowDigests(stream.process, stream.number, queue, values)
         self._wanted_rows = StreamSelector(selector.op_clauses, stream)
         self._wanted_values = StreamSelector(with_values, stream)
+        self.wants_by_step = self._wanted_rows.has_steps or self._wanted_values.has_steps
         self._counts_occurrences = Key.NTH in selector.keys | with_values.keys
         """Whether a selector has an occurrence: then ops that cannot be found are counted, too."""
         stream.modules.call_hooks.append(
@@ -294,6 +295,12 @@ class ActivationCapture(OpHook[_Op]):
                 names,
             )
         )
+
+    def wants(self, plan: OpPlan, module: int, phase: Phase) -> bool:
+        """Values are of ops whose rows are recorded, too."""
+        found = self._wanted_rows.may_find_here(plan.id, plan.name, module, phase)
+        counted = self._counts_occurrences and self._wanted_values.may_find(plan.id, plan.name)
+        return not plan.is_view and (found or counted)
 
     def begin(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Op | None:
         if self._queue.stopped:
@@ -361,7 +368,8 @@ class ActivationCapture(OpHook[_Op]):
         outputs = [*written, *returned]
         names = {id(tensor): name for name, tensor in op.inputs} if written else {}
         names |= {id(tensor): name for name, tensor in returned_names(op.plan.func, out)} if returned else {}
-        for tensor, digest in zip(outputs, stream.digests[len(stream.digests) - len(outputs) :].tolist(), strict=True):
+        digests = [stream.digests[place] for place in range(len(stream.digests) - len(outputs), len(stream.digests))]
+        for tensor, digest in zip(outputs, digests, strict=True):
             if digest:  # 0: a library's workspace
                 name = names.get(id(tensor), "")
                 recorded.append(
