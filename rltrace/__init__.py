@@ -60,6 +60,8 @@ class RecordArguments(TypedDict, total=False):
     """Axes along which rows are counted; None: all but the last."""
     rows_limit: int
     """Bytes of digests that are recorded at most."""
+    parity: bool
+    """Record rows of all calls of modules, and values of logits and log-probabilities."""
 
 
 def record(

@@ -1,6 +1,6 @@
 """``compare`` on a real engine: vLLM against a trainer of the same model, with a known truth for every pair.
 
-    python benchmarks/engines [--out engines-out] [PAIR …]
+    python benchmarks/engines [--out engines-out] [--parity] [PAIR …]
 
 The trainers are transformers with a padded batch and TorchTitan with packed sequences; and TRL, with vLLM in its
 process.
@@ -100,13 +100,15 @@ class Bench:
     """Runs programs, once each, in one folder."""
 
     out: Path
+    what: tuple[str, ...] = ("--rows", "all", "--values", "module=*")
+    """Options of the recordings."""
     done: set[str] = field(default_factory=set)
 
     def record(self, trace: Path, *command: str) -> None:
         if str(trace) in self.done:
             return
         self.done.add(str(trace))
-        asked = [RLTRACE, "record", "--force", "--rows", "all", "--values", "module=*", "-o", str(trace), "--"]
+        asked = [RLTRACE, "record", "--force", *self.what, "-o", str(trace), "--"]
         self.run([*asked, sys.executable, *command])
 
     def run(self, command: list[str]) -> None:
@@ -184,9 +186,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pairs", nargs="*", metavar="PAIR", help="such as many:hf:rope,norm,attn; default: all")
     parser.add_argument("--out", type=Path, default=Path("engines-out"), help="folder of traces and reports")
+    parser.add_argument("--parity", action="store_true", help="record with --parity alone")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     bench, rows, faults = Bench(args.out.resolve()), [], 0
+    if args.parity:
+        bench.what = ("--parity",)
     for pair in [pair for pair in PAIRS if not args.pairs or pair.name in args.pairs]:
         report, found, keys = bench.pair(pair)
         wrong = fault(pair, report, found, keys)

@@ -71,6 +71,11 @@ def test_what_the_narration_says() -> None:
     assert not options.windowed and options.in_python == "--verify-inputs"
 
 
+def test_parity_means_rows_of_all_calls_where_no_others_are_requested() -> None:
+    assert RecordOptions("a.zarr", parity=True).rows == ("module=*",)
+    assert RecordOptions("a.zarr", parity=True, rows=("all",)).rows == ("all",)
+
+
 @pytest.mark.parametrize(
     ("values", "by_flags", "by_program"),
     [

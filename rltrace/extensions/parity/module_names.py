@@ -20,6 +20,10 @@ WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "
 """Attributes under which wrappers hold the wrapped module, at any depth."""
 LEADING = "module"
 """The same, directly below the root: DistributedDataParallel, DataParallel, DeepSpeed."""
+HEADS = ("lm_head", "embed_out", "output_projection", "logits_processor")
+"""Names of the layer that returns logits, for models that do not."""
+LOG_PROBABILITIES = ("logprobs", "log_probs", "raw_logprobs", "processed_logprobs")
+"""Names of outputs that are log-probabilities of the tokens that were sampled, or trained on."""
 
 Parts = tuple[str, ...]
 

@@ -420,6 +420,16 @@ class RecordOptions:
     )
     """Bytes of row digests that each process records at most."""
 
+    parity: bool = _option(
+        False,
+        "--parity",
+        "What rltrace compare needs, as cheaply as it can be.",
+        VALUES,
+        of_ops="is about modules",
+        named=_plain,
+    )
+    """Record rows of all calls of modules, unless ``rows`` selects others, and values of logits."""
+
     adapters: tuple[str, ...] = _option(
         (),
         "--adapter",
@@ -469,6 +479,10 @@ class RecordOptions:
     """Where the trace is, without credentials, that the launcher compares the run with as it goes; empty: none."""
     stop: bool = _option(False, "--stop", "End CMD once it differs from A.", CHECKS)
     """End the program, as Ctrl-C would, once the launcher has found a difference, with the step that it is in then."""
+
+    def __post_init__(self) -> None:
+        if self.parity and not self.rows:
+            object.__setattr__(self, "rows", ("module=*",))
 
     @property
     def first_step(self) -> int:
@@ -574,7 +588,7 @@ def check_options(options: RecordOptions, given: Mapping[str, str]) -> None:
     no_ops = (f"{OPTIONS['level'].flag} step" if by_flags else "level step") if options.level == "step" else ""
     for name, option in options.set_options().items():
         other, error = option.needs
-        if name in given and other and other not in given:
+        if name in given and other and other not in options.set_options():
             needed = f"{OPTIONS[other].flag} {OPTIONS[other].metavar}" if by_flags else other
             raise UsageError(error.format(given[name], needed))
         if name in given and option.of_ops and no_ops:

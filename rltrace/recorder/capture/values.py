@@ -28,7 +28,7 @@ from rltrace.recorder.core.regions import RegionInputs
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.accelerator import waiting_allowed
 from rltrace.recorder.digests.cuda_graphs import is_captured
-from rltrace.recorder.digests.layouts import Layout, Layouts, dtype_name, is_compound, logical_bytes
+from rltrace.recorder.digests.layouts import Layout, Layouts, data_address, dtype_name, is_compound, logical_bytes
 from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.selectors import Selector
 from rltrace.trace.format import dtypes
@@ -64,7 +64,7 @@ def bytes_of(tensor: torch.Tensor, layout: Layout) -> bytes:
         return string_at(address, layout.nbytes)
     with torch_function_disabled(), torch.no_grad():
         found = _of_unusual(tensor, layout)
-        return string_at(found.data_ptr(), layout.nbytes) if isinstance(found, torch.Tensor) else found
+        return string_at(data_address(found), layout.nbytes) if isinstance(found, torch.Tensor) else found
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def read_in_place(tensor: torch.Tensor, layout: Layout) -> Iterator[memoryview]:
     if not address:
         with torch_function_disabled(), torch.no_grad():
             found = _of_unusual(tensor, layout)
-            address = found.data_ptr() if isinstance(found, torch.Tensor) else 0
+            address = data_address(found) if isinstance(found, torch.Tensor) else 0
     yield memoryview((c_char * layout.nbytes).from_address(address)) if address else memoryview(bytes(found))
     del found  # it has held the memory until here
 
@@ -87,7 +87,7 @@ def _address(tensor: torch.Tensor, layout: Layout) -> int:
     kind = type(tensor)
     if layout.dense and (kind is torch.Tensor or kind is torch.nn.Parameter) and not tensor.is_neg():
         try:
-            return tensor.data_ptr()
+            return data_address(tensor)
         except RuntimeError:  # a sparse scalar looks dense until its memory is read
             pass
     return 0
@@ -106,7 +106,7 @@ def _of_unusual(tensor: torch.Tensor, layout: Layout) -> torch.Tensor | bytes:
     if tensor._is_zerotensor():
         return bytes(layout.nbytes)
     plain = logical_bytes(tensor)
-    if not plain.data_ptr():
+    if not data_address(plain):
         raise NoBytesError(NO_MEMORY)
     with waiting_allowed(plain.device):
         return plain.cpu()

@@ -70,11 +70,22 @@ def is_captured(device: torch.device) -> bool:
         return True
 
 
-@contextmanager
-def overrides_disabled() -> Iterator[None]:
+class overrides_disabled:  # noqa: N801  as functions of contextlib, which take twice as long
     """Modes, subclasses and autograd of the program are off inside."""
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
-        yield
+
+    __slots__ = ("_grad", "_guards")
+
+    def __enter__(self) -> None:
+        self._guards = torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction()
+        for guard in self._guards:
+            guard.__enter__()
+        self._grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *error: Any) -> None:
+        torch._C._set_grad_enabled(self._grad)
+        for guard in reversed(self._guards):
+            guard.__exit__(*error)
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------

@@ -10,20 +10,24 @@ import inspect
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from ctypes import string_at
 from dataclasses import fields, is_dataclass
 from math import prod
+from struct import Struct
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from rltrace.digest import digest_buffer
+from rltrace.digest import digest_buffer, digest_page, seed_of
 from rltrace.digest.activation_rows import row_digests
 from rltrace.recorder.capture.capture_queue import FLUSH_BYTES, MAX_PENDING_BYTES, RowQueue, ValueQueue
-from rltrace.recorder.capture.values import CAPTURED, COMPOUND, NO_MEMORY, NoBytesError, bytes_of, read_in_place
+from rltrace.recorder.capture.values import CAPTURED, COMPOUND, DTYPES, NO_MEMORY, NoBytesError, bytes_of, read_in_place
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
-from rltrace.recorder.digests.layouts import Layout, dtype_name, is_compound
+from rltrace.recorder.digests.cuda_graphs import is_captured
+from rltrace.recorder.digests.layouts import Layout, data_address, dtype_name, is_compound
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.records import axes_of
 from rltrace.trace.format.schema import LIMIT, ValueKind
@@ -104,6 +108,7 @@ TRACED: Final = "the program was being traced"
 
 Tensor = torch.Tensor
 PLAIN = (Tensor, torch.nn.Parameter)
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class RowDigests:
@@ -115,6 +120,8 @@ class RowDigests:
         self._queue = queue
         self._values = values
         self._names: dict[str, int] = {}
+        self._forms: dict[int, _Form] = {}
+        """By id of a layout."""
         self._blocks: dict[tuple[int, tuple[int, ...]], DigestBlock] = {}
         self._older: dict[tuple[int, tuple[int, ...]], DigestBlock] = {}
 
@@ -138,63 +145,66 @@ class RowDigests:
         within_op: bool = False,
         with_value: bool = False,
     ) -> NewTensor | None:
-        """The rows of one tensor, as it is now; None where it cannot be read, which is recorded.
+        """The rows of one tensor, as it is now; None where it cannot be read, which is recorded. Called where no mode
+        of the program is on.
 
         ``digest``: of the tensor, where it has just been computed. ``row``: rows that the stream has now.
-        ``with_value``: its value is requested, too. ``within_op``: called by the recorder of an op, where no mode of
-        the program is on; else the tensor is of a call, and may hold what identifies rows.
+        ``with_value``: its value is requested, too. ``within_op``: called by the recorder of an op; else the tensor is
+        of a call, and may hold what identifies rows.
         """
-        around: AbstractContextManager[None] = nullcontext() if within_op else overrides_disabled()
-        with around:
-            try:
-                if type(tensor) not in PLAIN and is_compound(tensor):  # whose shape may be made of symbols
-                    raise NoBytesError(COMPOUND)
-                layout = self._process.layouts.of(tensor)
-                is_key = not within_op and _may_be_key(tensor, layout)
-                return self._take((part, name), tensor, row, layout, digest, with_value or is_key, is_key=is_key)
-            except NoBytesError as error:
-                why = str(error)
-            except RuntimeError:
-                why = NO_MEMORY
-            except Exception as error:  # of an unusual tensor: the rest of the recording goes on
-                why = f"it cannot be read: {type(error).__name__}"
-            self._queue.leave_out(why, self._stream, row, 0)
-            return None
+        try:
+            if type(tensor) not in PLAIN and is_compound(tensor):  # whose shape may be made of symbols
+                raise NoBytesError(COMPOUND)
+            layout = self._process.layouts.of(tensor)
+            form = self._forms.get(layout.id) or self._make_form(tensor, layout)
+            is_key = not within_op and form.may_be_key
+            return self._take((part, name), tensor, row, form, digest, with_value or is_key, is_key=is_key)
+        except NoBytesError as error:
+            why = str(error)
+        except RuntimeError:
+            why = NO_MEMORY
+        except Exception as error:  # of an unusual tensor: the rest of the recording goes on
+            why = f"it cannot be read: {type(error).__name__}"
+        self._queue.leave_out(why, self._stream, row, 0)
+        return None
+
+    def _make_form(self, tensor: Tensor, layout: Layout) -> _Form:
+        shape = tuple(tensor.shape)
+        axes = axes_of(self._queue.request.axes, len(shape))
+        return self._forms.setdefault(layout.id, _Form(layout, tensor.dtype, tensor.element_size(), shape, axes))
 
     def _take(
         self,
         place: tuple[Part, str],
         tensor: Tensor,
         row: int,
-        layout: Layout,
+        form: _Form,
         digest: int | None,
         with_value: bool,
         *,
         is_key: bool,
     ) -> NewTensor | None:
-        queue, shape = self._queue, tuple(tensor.shape)
-        axes = axes_of(queue.request.axes, len(shape))
-        count = prod(shape[axis] for axis in axes)
+        queue, layout, axes = self._queue, form.layout, form.axes
         if not queue.has_room(0):
-            self._leave_out(row, count)
+            self._leave_out(row, form.count)
             return None
         block = self._known(digest, axes) if digest is not None else None
         new = 0
         if block is None or (with_value and not self._values.knows(digest or 0)):
-            with _bytes(tensor, layout) as data:
+            with form.read(tensor) or _bytes(tensor, layout) as data:
                 whole = digest_buffer(data, layout.seed)
                 if digest is not None and whole != digest:
                     raise NoBytesError(CHANGED)
                 digest = whole
                 block = self._known(whole, axes)
                 if block is None:
-                    if not queue.has_room(count):
-                        self._leave_out(row, count)
+                    if not queue.has_room(form.count):
+                        self._leave_out(row, form.count)
                         return None
-                    digests = row_digests(data, dtype_name(tensor.dtype), shape, tensor.element_size(), axes)
+                    digests = form.row_digests(data)
                     if type(data) is memoryview and digest_buffer(data, layout.seed) != whole:
                         raise NoBytesError(CHANGED)
-                    block, new = self._remember(whole, axes, DigestBlock(digests)), count
+                    block, new = self._remember(whole, axes, DigestBlock(digests)), form.count
                 if with_value and not self._values.knows(whole):
                     self._add_value(whole, layout, data, row, is_key=is_key)
         assert digest is not None
@@ -220,14 +230,45 @@ class RowDigests:
         return block
 
 
-def _may_be_key(tensor: Tensor, layout: Layout) -> bool:
-    """Whether it may hold what identifies rows: ids, positions, masks."""
-    return layout.nbytes <= MAX_KEY_BYTES and not tensor.is_floating_point() and not tensor.is_complex()
+class _Form:
+    """What tensors of one layout have in common."""
+
+    __slots__ = ("_dtype", "_is_plain", "_itemsize", "_rows", "_seed", "axes", "count", "layout", "may_be_key", "shape")
+
+    def __init__(
+        self, layout: Layout, dtype: torch.dtype, itemsize: int, shape: tuple[int, ...], axes: tuple[int, ...]
+    ):
+        self.layout, self.shape, self.axes, self._itemsize = layout, shape, axes, itemsize
+        self.count = prod(shape[axis] for axis in axes)
+        self.may_be_key = not (dtype.is_floating_point or dtype.is_complex) and layout.nbytes <= MAX_KEY_BYTES
+        """Whether it may hold what identifies rows: ids, positions, masks."""
+        self._is_plain = layout.small is not None and dtype in DTYPES and bool(shape)
+        self._dtype = dtype_name(dtype)
+        size = layout.nbytes // self.count if self.count else 0
+        self._seed = seed_of(self._dtype, shape[len(axes) :])
+        self._rows = Struct(f"{size}s").iter_unpack if 0 < size <= MAX_ROW and axes == tuple(range(len(axes))) else None
+        """Splits the bytes of a few short rows, one after the other."""
+
+    def read(self, tensor: Tensor) -> AbstractContextManager[bytes] | None:
+        """The bytes of a small tensor that is in memory as they are; None: it is not, or may not be."""
+        if not self._is_plain or type(tensor) not in PLAIN or tensor.is_neg() or _is_wrapped(tensor):
+            return None
+        return nullcontext(string_at(data_address(tensor), self.layout.nbytes))
+
+    def row_digests(self, data: bytes | memoryview) -> NDArray[np.uint64]:
+        if self._rows is None or self.count > MAX_ROWS:
+            return row_digests(data, self._dtype, self.shape, self._itemsize, self.axes)
+        seed = self._seed
+        return np.array([digest_page(row, seed) for (row,) in self._rows(data)], np.uint64)
+
+
+MAX_ROW: Final = 1 << 10
+MAX_ROWS: Final = 1 << 8
 
 
 def _bytes(tensor: Tensor, layout: Layout) -> AbstractContextManager[bytes | memoryview]:
     """The logical bytes: copied where they are few, so that no thread writes to them meanwhile."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if _is_wrapped(tensor):
         raise NoBytesError(WRAPPED)
     if not layout.dense:
         if torch._C._get_tracing_state() is not None:

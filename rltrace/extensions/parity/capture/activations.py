@@ -22,12 +22,13 @@ from rltrace.extensions.parity.capture.activation_tensors import (
     named_tensors,
 )
 from rltrace.extensions.parity.capture.call_facts import Called, Point, Points, sources
+from rltrace.extensions.parity.module_names import HEADS, LOG_PROBABILITIES
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.capture.capture_queue import ValueQueue
 from rltrace.recorder.capture.captures import Captures
 from rltrace.recorder.capture.selection import StreamSelector
 from rltrace.recorder.core.calls import Call
 from rltrace.recorder.core.hooks import FixedCells, OpHook
+from rltrace.recorder.core.modules import members
 from rltrace.recorder.core.op_info import OpPlan
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
@@ -36,10 +37,10 @@ from rltrace.recorder.core.row_buffer import OVERWRITTEN
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.cuda_graphs import overrides_disabled
 from rltrace.selectors import Key, Selector, parse_selectors
-from rltrace.trace.format.activation_rows import POINT, Part
+from rltrace.trace.format.activation_rows import POINT, SHARD, Part
 from rltrace.trace.format.records import ActivationRequest
 from rltrace.trace.format.schema import CallFlag, Phase, RowFlag
-from rltrace.trace.write.packers import DigestBlock, NewCall, NewOp, NewTensor
+from rltrace.trace.write.packers import NewCall, NewOp, NewTensor
 
 # --- calls ------------------------------------------------------------------------------------------------------------
 #
@@ -65,6 +66,7 @@ class OpenCall:
     class_: int = 0
     step: int = 0
     grad: bool = False
+    with_value: bool = False
     args: tuple[Any, ...] = ()
     tensors: list[NewTensor] = field(default_factory=list)
 
@@ -80,15 +82,20 @@ class CallRows:
         wanted: StreamSelector,
         with_values: StreamSelector,
         names: ForwardNames,
+        *,
+        with_logits: bool,
     ) -> None:
+        """``with_logits``: values of logits, of log-probabilities and of parts that ranks have are recorded, too."""
         self._stream = stream
         self._queue = queue
         self._digests = digests
+        self._with_logits = with_logits
         self._wanted = wanted
         self._with_values = with_values
         self._names = names
         self._open: list[OpenCall] = []
         self._begun = 0
+        self._heads: dict[tuple[int, bool], bool] = {}
 
     def begins(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int
@@ -97,7 +104,9 @@ class CallRows:
         if self._queue.stopped:
             return None
         try:
-            return self._begin(module, args, kwargs, depth)
+            grad = torch.is_grad_enabled()
+            with overrides_disabled():
+                return self._begin(module, args, kwargs, depth, grad)
         except Exception as error:
             self._leave_out(error)
             return None
@@ -109,9 +118,10 @@ class CallRows:
         try:
             self._close(call)
             if call.recorded:
-                points = self._points(sources.of_call, call, call.args, result) if sources.gives_points else []
-                self._take(call, Part.OUTPUT, [("", result)])
-                self._take_all(call, points)
+                with overrides_disabled():
+                    points = self._points(sources.of_call, call, call.args, result) if sources.gives_points else []
+                    self._take(call, Part.OUTPUT, [("", result)])
+                    self._take_all(call, points)
                 self._finish(call, 0)
         except Exception as error:
             self._leave_out(error)
@@ -127,7 +137,9 @@ class CallRows:
         except Exception as error:
             self._leave_out(error)
 
-    def _begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> OpenCall:
+    def _begin(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int, grad: bool
+    ) -> OpenCall:
         stream, open_calls = self._stream, self._open
         while open_calls and open_calls[-1].depth >= depth:  # interrupted before it could end
             open_calls.pop()
@@ -141,7 +153,8 @@ class CallRows:
         if recorded:
             call.class_ = self._digests.name(type(module).__name__)
             call.step = stream.process.step
-            call.grad = torch.is_grad_enabled()
+            call.grad = grad
+            call.with_value = self._with_values.may_find_in(current, phase)
             call.args = args
             self._take(call, Part.INPUT, self._names.arguments(module, args, kwargs))
             if parent is None:
@@ -158,7 +171,8 @@ class CallRows:
         """As of ``call_facts.PointTaker``."""
         call = self._open[-1] if self._open and not self._queue.stopped else None
         if call is not None and call.recorded:
-            self._take_all(call, self._points(find, call, args, result))
+            with overrides_disabled():
+                self._take_all(call, self._points(find, call, args, result))
 
     def _take_all(self, call: OpenCall, points: Iterable[Point]) -> None:
         for part, name, tensor in points:
@@ -168,8 +182,7 @@ class CallRows:
         self, find: Callable[[Called], Iterable[Point]], call: OpenCall, args: tuple[Any, ...], result: object
     ) -> list[Point]:
         try:
-            with overrides_disabled():
-                return list(find(Called(self._stream.modules.root_of(call.owner), call.owner, args, result)))
+            return list(find(Called(self._stream.modules.root_of(call.owner), call.owner, args, result)))
         except Exception as error:
             self._leave_out_facts(error)
             return []
@@ -179,19 +192,40 @@ class CallRows:
         self._queue.leave_out(why, self._stream.number, self._stream.row, 0)
 
     def _take(self, call: OpenCall, part: Part, values: Iterable[tuple[str, object]]) -> None:
-        row = self._stream.row
-        with_value = self._with_values.may_find_in(call.module, call.phase)
+        row, take, tensors = self._stream.row, self._digests.take, call.tensors
+        with_value, is_valued = call.with_value, self._is_valued if self._with_logits else None
         budget, found = WalkBudget(), 0
         for name, value in values:
-            for place, tensor in named_tensors(value, name, budget):
+            for place, tensor in ((name, value),) if type(value) is Tensor else named_tensors(value, name, budget):
                 found += 1
                 if found > MAX_TENSORS:
                     break
-                new = self._digests.take(part, place, tensor, row, with_value=with_value)
+                valued = with_value or (is_valued is not None and is_valued(call, part, place))
+                new = take(part, place, tensor, row, with_value=valued)
                 if new is not None:
-                    call.tensors.append(new)
+                    tensors.append(new)
         if found > MAX_TENSORS or budget.spent:
             self._queue.leave_out(TOO_MANY, self._stream.number, row, 0)
+
+    def _is_valued(self, call: OpenCall, part: Part, place: str) -> bool:
+        """Whether a tensor of a call may be logits or log-probabilities, or is a rank's part."""
+        if place.startswith(POINT) and place.rpartition("/")[2].rpartition(SHARD)[1]:
+            return True
+        if part is Part.INPUT:
+            return False
+        name = place.rpartition("/")[2]
+        if name.rpartition(".")[2] in ("logits", *LOG_PROBABILITIES):
+            return True
+        return name in ("", "0") and self._returns_logits(call)
+
+    def _returns_logits(self, call: OpenCall) -> bool:
+        """Whether the called module is a head, or a whole model without one."""
+        key = call.module, call.parent is None
+        if key not in self._heads:
+            name = self._stream.process.tables.words.module(call.module).rpartition(".")[2]
+            has_head = any(inner in HEADS for inner, _ in members(call.owner, "_modules"))
+            self._heads[key] = name in HEADS or (call.parent is None and not has_head)
+        return self._heads[key]
 
     def _leave_out(self, error: Exception) -> None:
         """A call could not be read: its rows are missing, the recording goes on."""
@@ -222,8 +256,7 @@ class CallRows:
 
 def new_digests(tensors: Iterable[NewTensor]) -> int:
     """Digests that no commit has written yet, each block counted once."""
-    blocks: dict[int, DigestBlock] = {id(tensor.block): tensor.block for tensor in tensors}
-    return sum(block.count for block in blocks.values() if block.digests is not None)
+    return sum(block.count for block in {tensor.block for tensor in tensors} if block.digests is not None)
 
 
 # --- stream -----------------------------------------------------------------------------------------------------------
@@ -265,36 +298,20 @@ def _inputs_of(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
 
 
 class ActivationCapture(OpHook[_Op]):
-    """Digests the activation rows of the ops and module calls of one stream that a selector finds."""
+    """Digests the activation rows of the ops of one stream that a selector finds."""
 
     def __init__(
-        self,
-        stream: OpRecorder,
-        queue: ActivationQueue,
-        selector: Selector,
-        values: ValueQueue,
-        with_values: Selector,
-        names: ForwardNames,
+        self, stream: OpRecorder, queue: ActivationQueue, digests: RowDigests, selector: Selector, with_values: Selector
     ) -> None:
-        """``values`` takes the values of the activations of those ops and calls that ``with_values`` finds, too."""
+        """The values of the activations of ops that ``with_values`` finds are recorded, too."""
         self._stream = stream
         self._queue = queue
-        self._digests = RowDigests(stream.process, stream.number, queue, values)
+        self._digests = digests
         self._wanted_rows = StreamSelector(selector.op_clauses, stream)
         self._wanted_values = StreamSelector(with_values, stream)
         self.wants_by_step = self._wanted_rows.has_steps or self._wanted_values.has_steps
         self._counts_occurrences = Key.NTH in selector.keys | with_values.keys
         """Whether a selector has an occurrence: then ops that cannot be found are counted, too."""
-        stream.modules.call_hooks.append(
-            CallRows(
-                stream,
-                queue,
-                self._digests,
-                StreamSelector(selector.call_clauses, stream),
-                StreamSelector(with_values.call_clauses, stream),
-                names,
-            )
-        )
 
     def wants(self, plan: OpPlan, module: int, phase: Phase) -> bool:
         """Values are of ops whose rows are recorded, too."""
@@ -402,6 +419,10 @@ def add_rows(captures: Captures, options: RecordOptions, process: ProcessState) 
     with_values = parse_selectors(options.values) if options.values else Selector(())
 
     def of_stream(stream: OpRecorder) -> ActivationCapture:
-        return ActivationCapture(stream, queue, rows, values, with_values, names)
+        digests = RowDigests(stream.process, stream.number, queue, values)
+        calls, valued = (StreamSelector(one.call_clauses, stream) for one in (rows, with_values))
+        hook = CallRows(stream, queue, digests, calls, valued, names, with_logits=options.parity)
+        stream.modules.call_hooks.append(hook)
+        return ActivationCapture(stream, queue, digests, rows, with_values)
 
     return captures._replace(hooks=[of_stream, *captures.hooks], activations=queue)

@@ -18,14 +18,12 @@ from rltrace.extensions.parity.call_range import CallRange, name_of, outputs_of,
 from rltrace.extensions.parity.impact.logprobs import SAMPLED, Floats, Gap, Policy, measure
 from rltrace.extensions.parity.impact.token_order import Tokens
 from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable, pair
-from rltrace.extensions.parity.module_names import root_of
+from rltrace.extensions.parity.module_names import LOG_PROBABILITIES, root_of
 from rltrace.extensions.parity.selection import FLOATS, Selected, selected_in
 from rltrace.extensions.parity.token_keys import NO_KEY, NONE, Keys, Numbers
 from rltrace.selectors import Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ModuleCall, Part
 
-NAMES = ("logprobs", "log_probs", "raw_logprobs", "processed_logprobs")
-"""Names of outputs that are log-probabilities of the tokens that were sampled, or trained on."""
 NOTHING: Numbers = np.zeros(0, np.int64)
 MAX_LOGPROB = 0.01
 """Of a token: 0, with the rounding of bfloat16."""
@@ -88,7 +86,9 @@ def _named(calls: Sequence[ModuleCall]) -> list[Selected]:
         Selected(call.end_row, f"{call.module}.{name_of(tensor)}", call, tensor)
         for call in calls
         for tensor in tensors_of(call, call.module)
-        if tensor.part is Part.OUTPUT and tensor.dtype in FLOATS and name_of(tensor).rpartition(".")[2] in NAMES
+        if tensor.part is Part.OUTPUT
+        and tensor.dtype in FLOATS
+        and name_of(tensor).rpartition(".")[2] in LOG_PROBABILITIES
     ]
 
 

@@ -20,7 +20,7 @@ from rltrace.extensions.parity.impact.token_order import Tokens, tokens_of
 from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying
 from rltrace.extensions.parity.matching.row_pairs import KeyedTable, pair, table_of
 from rltrace.extensions.parity.matching.token_grids import TokenGrid
-from rltrace.extensions.parity.module_names import root_of
+from rltrace.extensions.parity.module_names import HEADS, root_of
 from rltrace.extensions.parity.selection import FLOATS
 from rltrace.extensions.parity.token_keys import NONE, Numbers
 from rltrace.selectors import escape
@@ -194,8 +194,6 @@ SAMPLED = "sampled_token_ids"
 """Name of what a sampler returns."""
 TEMPERATURE = "temperature"
 """Name of what a sampler is given."""
-HEADS = ("lm_head", "embed_out", "output_projection", "logits_processor")
-"""Names of the layer that returns logits, for models that do not."""
 SOURCE = (
     "log-softmax in float64 of the logits of {a} (A) and {b} (B), at the next token of B's sequence; without what"
     " a sampler does to logits (temperature, top-k); of logits of 16 bits, what float32 does not distinguish is equal"

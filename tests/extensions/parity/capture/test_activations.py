@@ -105,6 +105,51 @@ def test_calls_of_modules(record: Record) -> None:
     assert verify(found.path).sound
 
 
+def test_rows_of_calls_need_no_python_at_ops(record: Record) -> None:
+    """The native engine, where it is, records the ops; the calls are those of a recording in Python."""
+    by_mode, found = (record(training, rows="module=*", engine=engine) for engine in ("mode", "auto"))
+    pairs = zip(by_mode.process.activations.calls(0), found.process.activations.calls(0), strict=True)
+    for one, other in pairs:
+        assert (one.module, one.grad, one.parent, one.step, one.phase) == (
+            other.module,
+            other.grad,
+            other.parent,
+            other.step,
+            other.phase,
+        )
+        assert (one.first_row, one.end_row, shown(one)) == (other.first_row, other.end_row, shown(other))
+        assert [tensor.whole for tensor in one.tensors] == [tensor.whole for tensor in other.tensors]
+    assert "--rows" not in str(found.process.facts.get("engine.native.why_not"))
+
+
+def test_parity_has_values_of_logits_alone(record: Record) -> None:
+    """Besides the rows of every call, and what identifies rows."""
+    process = record(training, parity=True).process
+    outer, *_, head = process.activations.calls(0)[:6]
+    ids, logits, hidden = (
+        kept(outer, part, name).whole
+        for part, name in ((Part.INPUT, "ids"), (Part.OUTPUT, "logits"), (Part.OUTPUT, "hidden.0"))
+    )
+    assert process.values.get(ids) is not None
+    assert process.values.get(logits) is not None
+    assert process.values.get(hidden) is None
+    assert kept(head, Part.OUTPUT, "").whole == logits
+
+
+def test_rows_are_read_without_what_the_program_may_have_replaced(record: Record) -> None:
+    """Asking a tensor for its address counts as the program's own question."""
+    asked = []
+
+    def program() -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(torch.Tensor, "data_ptr", lambda tensor: asked.append(tensor) or 0, raising=False)
+            nn.Linear(2, 2)(torch.ones(2, 3).t())
+
+    found = record(program, rows="module=*")
+    assert len(found.process.activations.calls(0)) == 1
+    assert not asked
+
+
 def test_each_row_has_its_digest(record: Record) -> None:
     """A row's digest is that of a tensor of that row alone; what is overwritten later was looked at before."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -459,7 +504,7 @@ def test_large_tensors_are_read_where_they_are(record: Record, monkeypatch: pyte
 
 def test_a_tensor_that_changes_while_it_is_read(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread writes to it: there are no rows of it then, and the trace says so."""
-    x = torch.ones(4, 3)
+    x = torch.ones(4, 8_192)  # a small one is copied
 
     def written(*given: Any) -> Any:
         (ctypes.c_float * 1).from_address(x.data_ptr())[0] += 1
