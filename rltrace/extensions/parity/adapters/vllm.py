@@ -92,9 +92,7 @@ def points(names: CheckpointNames, call: Called) -> list[Point]:
     sampler returns of the sampled tokens, by its mode: log-probabilities before or after temperature, or logits; and
     which tensors are a rank's part."""
     module, result, kind = call.module, call.result, type(call.module).__name__
-    rank, count = getattr(module, "tp_rank", 0), getattr(module, "tp_size", 1)
-    around, _, last = (names.of(call.root, module) or "").rpartition(".")
-    if kind == "Attention" and around:
+    if kind == "Attention" and (around := _names(names, call)[0]):
         return _attention(call, around)
     if kind == "LogitsProcessor" and module.scale == 1.0 and module.soft_cap is None:
         return [named("lm_head")]
@@ -102,6 +100,8 @@ def points(names: CheckpointNames, call: Called) -> list[Point]:
         return [(Part.OUTPUT, f"/{module.logprobs_mode}", result.logprobs_tensors.logprobs[:, :1])]
     if not isinstance(result, tuple) or not isinstance(result[0], torch.Tensor):
         return []
+    around, last = _names(names, call)
+    rank, count = getattr(module, "tp_rank", 0), getattr(module, "tp_size", 1)
     packed = getattr(type(call.root), "packed_modules_mapping", {}).get(last)
     sizes = getattr(module, "output_partition_sizes", None)
     if packed and sizes and len(packed) == len(sizes):
@@ -115,6 +115,12 @@ def points(names: CheckpointNames, call: Called) -> list[Point]:
     if kind == "RMSNorm" and len(result) == 2 and isinstance(result[1], torch.Tensor):
         return [(Part.INPUT, "", result[1]), (Part.OUTPUT, "", result[0])]
     return []
+
+
+def _names(names: CheckpointNames, call: Called) -> tuple[str, str]:
+    """What is before the last dot of the called module's name in the checkpoint, and after it."""
+    around, _, last = (names.of(call.root, call.module) or "").rpartition(".")
+    return around, last
 
 
 def _attention(call: Called, around: str) -> list[Point]:
