@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rltrace.extension import has_verb
+from rltrace.fingerprint.host import is_recorded
+from rltrace.masking import MASK
 
 if TYPE_CHECKING:
     from rltrace.trace.read.reader import Trace
@@ -68,17 +70,20 @@ def runnable(texts: Iterable[str]) -> tuple[str, ...]:
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
-def record(trace: Trace, file: str, *options: object, variables: Mapping[str, str] | None = None) -> str:
-    """Record the program of a trace again."""
-    return in_folder(folder_of(trace), variables or {}, line("record", *options, "-o", file, "--", *program(trace)))
+def record(trace: Trace, file: str, *options: object, other: Trace | None = None) -> str:
+    """Record the program of a trace again, with the variables that it had; ``other``: one that it is compared with."""
+    command = line("record", *options, "-o", file, "--", *program(trace))
+    masked = [name for name, value in _variables(trace).items() if MASK in value and not is_recorded(name)]
+    comment = f"  # and {', '.join(masked)}, which the trace does not hold" if masked else ""
+    return in_folder(folder_of(trace), extra_variables(trace, other), command) + comment
 
 
 def record_step(
-    trace: Trace, step: int, file: str, *options: object, variables: Mapping[str, str] | None = None, earlier: int = 0
+    trace: Trace, step: int, file: str, *options: object, other: Trace | None = None, earlier: int = 0
 ) -> str:
     """Record one step of the program of a trace, and so many before it; the program ends there."""
     steps = f"{max(step - earlier, 0)}:{step + 1}"
-    return record(trace, file, "--steps", steps, "--until", step, *options, variables=variables)
+    return record(trace, file, "--steps", steps, "--until", step, *options, other=other)
 
 
 def record_both(
@@ -87,8 +92,8 @@ def record_both(
     """Record a step of both programs, and so many before it, then compare the two recordings."""
     file_a, file_b = file_names(a, b, ending)
     return (
-        record_step(a, step_a, file_a, *options, variables=extra_variables(a, b), earlier=earlier),
-        record_step(b, step_b, file_b, *options, variables=extra_variables(b, a), earlier=earlier),
+        record_step(a, step_a, file_a, *options, other=b, earlier=earlier),
+        record_step(b, step_b, file_b, *options, other=a, earlier=earlier) + _unknown_variables(a, b),
         line("diff", file_a, file_b),
     )
 
@@ -97,8 +102,8 @@ def record_whole(a: Trace, b: Trace, ending: str, *options: object) -> tuple[str
     """Record both programs from their start, then compare the two recordings."""
     file_a, file_b = file_names(a, b, ending)
     return (
-        record(a, file_a, *options, variables=extra_variables(a, b)),
-        record(b, file_b, *options, variables=extra_variables(b, a)),
+        record(a, file_a, *options, other=b),
+        record(b, file_b, *options, other=a) + _unknown_variables(a, b),
         line("diff", file_a, file_b),
     )
 
@@ -169,10 +174,23 @@ def file_names(a: Trace, b: Trace, ending: str) -> tuple[str, str]:
     return (own, other) if own != other else (f"a-{own}", f"b-{other}")
 
 
-def extra_variables(trace: Trace, other: Trace) -> dict[str, str]:
-    """Recorded environment variables of ``trace`` that ``other`` does not have, or has with another value."""
-    own, others = (_variables(t) for t in (trace, other))
-    return {name: value for name, value in own.items() if others.get(name) != value}
+def extra_variables(trace: Trace, other: Trace | None) -> dict[str, str]:
+    """Recorded environment variables that the program of ``trace`` names itself, and those of PyTorch that ``other``
+    does not have, or has with another value."""
+    own, others = _variables(trace), {} if other is None else _variables(other)
+    is_extra = {name: other is not None and others.get(name) != value for name, value in own.items()}
+    return {
+        name: value for name, value in own.items() if (is_extra[name] or not is_recorded(name)) and MASK not in value
+    }
+
+
+def _unknown_variables(a: Trace, b: Trace) -> str:
+    """A comment on B's command, where neither the command nor any fact says what B was given."""
+    facts = [dict(trace.processes[0].facts) if trace.processes else {} for trace in (a, b)]
+    return "" if facts[0] != facts[1] or difference(program(a), program(b)) else UNKNOWN_VARIABLES
+
+
+UNKNOWN_VARIABLES: Final = "  # and B's variables, if it had others: its trace holds none"
 
 
 def _variables(trace: Trace) -> dict[str, str]:

@@ -12,7 +12,17 @@ import click
 import pytest
 from suggested import command_of, parse
 
-from rltrace.command_lines import UNKNOWN, difference, file_name, file_names, in_folder, line, record_both
+from rltrace.command_lines import (
+    UNKNOWN,
+    UNKNOWN_VARIABLES,
+    difference,
+    file_name,
+    file_names,
+    in_folder,
+    line,
+    parse_line,
+    record_both,
+)
 from rltrace.commands.main import VERBS
 from rltrace.testing.builder import TraceBuilder
 from rltrace.trace.read.reader import Trace, open_trace
@@ -81,6 +91,26 @@ def test_recordings_of_both_programs(tmp_path: Path) -> None:
     assert "MKL_CBWR=AVX2,STRICT rltrace record --steps 3:4 --until 3 --verify-inputs -o a-window.zarr -- " in record_a
     assert "NOTE='two words' rltrace record --steps 4:5 --until 4 --verify-inputs -o b-window.zarr -- " in record_b
     assert compare == "rltrace diff a-window.zarr b-window.zarr"
+
+
+def test_variables_of_the_program_itself(tmp_path: Path) -> None:
+    """Each run has its own, those that both have included, as no shell has them; of a masked one that is said."""
+    a = recorded(tmp_path / "a.zarr", **{"env.NORM": "1", "env.OMP_NUM_THREADS": "1"})
+    b = recorded(tmp_path / "b.zarr", **{"env.NORM": "1", "env.SCALE": "0.9", "env.DATA": "***"})
+    record_a, record_b, _ = record_both(a, b, 3, 4, "window")
+    assert record_a.startswith("NORM=1 OMP_NUM_THREADS=1 rltrace record ") or " && NORM=1 OMP" in record_a
+    assert "NORM=1 SCALE=0.9 rltrace record --steps 4:5" in record_b
+    assert record_b.endswith("  # and DATA, which the trace does not hold")
+    assert parse_line(record_b).variables == {"NORM": "1", "SCALE": "0.9"}
+
+
+def test_a_run_of_which_no_variable_is_known(tmp_path: Path) -> None:
+    """Where neither command, variables nor sources differ, B may have had others."""
+    same = [recorded(tmp_path / f"{name}.zarr", **{"source.train.py": "0"}) for name in "ab"]
+    edited = recorded(tmp_path / "c.zarr", **{"source.train.py": "1"})
+    assert not record_both(*same, 3, 3, "window")[0].endswith(UNKNOWN_VARIABLES)
+    assert record_both(*same, 3, 3, "window")[1].endswith(UNKNOWN_VARIABLES)
+    assert not record_both(same[0], edited, 3, 3, "window")[1].endswith(UNKNOWN_VARIABLES)
 
 
 def test_names_of_recordings(tmp_path: Path) -> None:

@@ -134,6 +134,40 @@ def test_variables_by_allow_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert not {"env.MY_PRIVATE_THING", "env.TORCH_HOME", "env.HOME"} & set(found)
 
 
+READING = """
+import os, sys, types
+from rltrace import fingerprint
+sys.modules["_rltrace_bootstrap"] = types.SimpleNamespace(STARTED_WITH=dict(os.environ))
+os.environ["SCALE"] = "7"
+values = os.environ.get("SCALE", "1"), os.getenv("NOISE"), "FLAG" in os.environ, os.environ["DATA"], os.environ["RANK"]
+os.environ.setdefault("WANDB_API_KEY", "x")
+found = fingerprint.start() | fingerprint.facts()
+"""
+
+
+def test_variables_that_the_program_names(tmp_path: Path) -> None:
+    """With the value that the process was started with; of a path and a secret no text, and nothing of one that is not
+    set, that no source names, or that says where the program runs."""
+    given = {"SCALE": "0.9", "FLAG": "", "DATA": "/data/x", "RANK": "0", "WANDB_API_KEY": "abc", "OTHER": "y"}
+    found, _ = facts_of(READING, tmp_path, **given)
+    own = {name: found.get(f"env.{name}") for name in (*given, "NOISE")}
+    expected = {"SCALE": "0.9", "FLAG": "", "DATA": "***", "RANK": None, "WANDB_API_KEY": "***", "OTHER": None}
+    assert own == {**expected, "NOISE": None}
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (b"os.environ['A_1']; environ.get( \"B\"); getenv('C', 2)", {"A_1", "B", "C"}),
+        (b"'D' not in os.environ and os.environ.pop('E')", {"D", "E"}),
+        (b"os.environ[name]; environment['F']; print('G')", set()),
+    ],
+)
+def test_variables_in_a_source_file(line: bytes, names: set[str]) -> None:
+    """Those that are read, set or looked for by a name that is written out."""
+    assert sources.variables_in(line) == names
+
+
 @pytest.mark.parametrize(("seed", "random"), [("0", False), ("7", False), ("random", True), ("", True)])
 def test_hash_seed(tmp_path: Path, seed: str, random: bool) -> None:
     """Whether strings hash alike in every run of the program."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rltrace.command_lines import extra_variables, file_name, file_names, line, record, record_both, record_whole
+from rltrace.command_lines import file_name, file_names, line, record, record_both, record_whole
 from rltrace.diff.base.model import Cause, Finding, Hole, Pair
 from rltrace.diff.causes.extra_ops import COMPILED
 from rltrace.trace.format.schema import has_iterations
@@ -38,8 +38,7 @@ def run_eagerly(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     compiled, other = (a, b) if is_of_a else (b, a)
     file = file_name(compiled, "eager")
     pair = (file, b.path) if is_of_a else (a.path, file)
-    variables = extra_variables(compiled, other)
-    return record(compiled, file, "--compile", "eager", variables=variables), line("diff", *pair)
+    return record(compiled, file, "--compile", "eager", other=other), line("diff", *pair)
 
 
 def compare_state(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:

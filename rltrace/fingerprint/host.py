@@ -1,16 +1,17 @@
 """Facts of the machine, the interpreter and the environment variables.
 
-Owns the allow-list of variables: only those that can change numerics are read. Starts no process.
+Owns which variables are read: those on a list that can change numerics, and those that the program's sources name.
+Starts no process.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rltrace.masking import home_as_tilde, masked_value
+from rltrace.masking import MASK, home_as_tilde, masked_value
 
 VARIABLE_PREFIXES = (
     "ATEN_",
@@ -57,6 +58,13 @@ INSTRUCTIONS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "ONEDNN_MAX_CPU_ISA": (("SSE41", ""), ("AVX2", "avx2"), ("AVX512_CORE", "avx512f")),
 }
 """Values of each variable, with the processor feature that each needs."""
+
+OF_THE_PLACE = ("GROUP_", "LOCAL_", "LSB_", "MASTER_", "OMPI_", "PBS_", "PMI_", "RLTRACE_", "ROLE_", "SLURM_", "SSH_")
+"""Prefixes of variables that say where a program runs, and are others in every run."""
+
+NAMES_OF_THE_PLACE = frozenset(
+    {*("DISPLAY", "HOSTNAME", "LOGNAME", "PATH", "PWD", "PYTHONPATH", "RANK", "SHELL", "TERM", "TMPDIR", "USER")}
+)
 
 FILE_LISTS = frozenset({"LD_PRELOAD", "DYLD_INSERT_LIBRARIES"})
 """Lists of files, of which only the names are recorded."""
@@ -127,6 +135,23 @@ def environment() -> dict[str, str | int | float | bool | None]:
         elif is_recorded(name):
             found[f"env.{name}"] = home_as_tilde(masked_value(name, os.environ[name]))
     return found
+
+
+def named_variables(names: Iterable[str]) -> dict[str, str | int | float | bool | None]:
+    """Those of these variables that the program was started with, as ``environment`` has them; of a path, no text."""
+    first = _started_with()
+    found = {name: first[name] for name in names if name in first and not _is_of_the_place(name)}
+    masked = ((name, MASK if value.startswith("/") else masked_value(name, value)) for name, value in found.items())
+    return {f"env.{name}": home_as_tilde(value) for name, value in masked}
+
+
+def _is_of_the_place(name: str) -> bool:
+    return name.startswith(OF_THE_PLACE) or name.endswith(PLACES) or name in NAMES_OF_THE_PLACE or is_recorded(name)
+
+
+def _started_with() -> Mapping[str, str]:
+    """The variables that the program was started with, whatever it has set since, where the bootstrap has seen them."""
+    return getattr(sys.modules.get("_rltrace_bootstrap"), "STARTED_WITH", os.environ)
 
 
 def is_recorded(name: str) -> bool:

@@ -1,4 +1,5 @@
-"""Facts of the program's own files: a hash of each and of its lines, and the git revision they come from.
+"""Facts of the program's own files: a hash of each and of its lines, the variables that they name, and the git revision
+they come from.
 
 Only reads files: git itself is never run here. A source file is named relative to the script's folder, or else to the
 current folder, so that it has one name on every machine.
@@ -7,6 +8,7 @@ current folder, so that it has one name on every machine.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from array import array
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+from rltrace.fingerprint.host import named_variables
 from rltrace.portable_keys import portable_path, stable_name
 
 Facts = dict[str, str | int | float | bool | None]
@@ -29,7 +32,8 @@ _OWN = ("rltrace", "sitecustomize", "_rltrace_bootstrap")
 
 
 def hashes(earlier: Mapping[str, str | int | float | bool | None], read: Iterable[SourceFile] = ()) -> Facts:
-    """``source.NAME``: first 16 hexadecimal digits of SHA-256, of every loaded module that belongs to the program.
+    """``source.NAME``: first 16 hexadecimal digits of SHA-256, of every loaded module that belongs to the program; and
+    ``env.NAME``: what it was started with of every variable that one of these names.
 
     ``read``: files that were just read, and are not again.
     """
@@ -40,7 +44,21 @@ def hashes(earlier: Mapping[str, str | int | float | bool | None], read: Iterabl
         if fact not in found and len(found) < MAX_FILES:
             text = texts[path] if path in texts else _read(path)[0]
             found[fact] = None if text is None else _hash(text)
+            found |= {} if text is None else named_variables(variables_in(text))
     return found
+
+
+_VARIABLE = re.compile(
+    rb"""(?:environ(?:\.get|\.pop|\.setdefault)?\s*[\[(]|getenv\s*\()\s*b?["']([A-Za-z_]\w*)["']"""
+    rb"""|["']([A-Za-z_]\w*)["']\s+(?:not\s+)?in\s+(?:os\.)?environ\b"""
+)
+
+
+def variables_in(text: bytes) -> set[str]:
+    """The environment variables that a source file names where it reads or sets them."""
+    if b"environ" not in text and b"getenv" not in text:
+        return set()
+    return {(first or second).decode() for first, second in _VARIABLE.findall(text)}
 
 
 class SourceFile(NamedTuple):

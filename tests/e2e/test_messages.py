@@ -116,6 +116,8 @@ def test_the_learner_leads_and_the_driver_received_it(cli: Any, method: str, way
     (later,) = found["later"]
     assert (later["stream"], later["cause"]) == ("rank0/main", "outside")
     assert later["sender"]["stream"] == "rank0/worker:1", later["explanation"]
+    assert {"name": "env.SCALE", "a": None, "b": "0.9"} in found["system"]
+    assert "SCALE: not set in A, 0.9 in B; first difference: aten.mul" in cli.read("diff", "a.zarr", "b.zarr").stdout
 
 
 WORKERS = """

@@ -27,6 +27,9 @@ RECORDERS = "RLTRACE_RECORDERS"
 """Variable with the libraries whose import starts a recorder, and what starts it: ``torch=module:function …``
 (``rltrace.launch.command.RECORDERS``)."""
 
+STARTED_WITH = dict(os.environ)
+"""The variables before the program sets any (``rltrace.fingerprint.host``)."""
+
 HELPERS = ("resource_tracker", "forkserver", "spawn")
 """Modules of multiprocessing that it starts with ``python -c``."""
 
