@@ -117,6 +117,7 @@ def answer(comparison: Comparison) -> str:
     """What was changed between the runs, and what differs first: ``B adds --seed 5; first difference: environment 0 was
     reset with seed 0 in A and seed 5 in B at its reset 1 (rank0/worker:1)``; "" where no change is known."""
     finding, changed = comparison.shown, list(changes(comparison))
+    changed += () if finding is None else finding.made
     if finding is None or not changed:
         return ""
     first = finding.explanation.partition("; ")[0] or place(finding)

@@ -409,6 +409,7 @@ def test_an_environment_that_was_made_otherwise_says_so(compared: Any) -> None:
     assert (first.op, first.cause) == ("environment-reset", Cause.OUTSIDE)
     assert "it was made with different arguments at " in first.explanation
     assert " (noise: 0.0 | 0.1)" in first.explanation
+    assert first.made[0].startswith("the environment Walk was made with different arguments at ")
     found = compared(program(0))
     assert found.verdict is Verdict.SAME_VALUES
 
@@ -443,3 +444,10 @@ def test_a_vector_that_was_made_otherwise_stands_beside_what_its_environments_re
     found = compared(program)
     assert "the vector environment SyncVectorEnv was made with different arguments at " in found.decisive.explanation
     assert " (autoreset_mode: 'NextStep' | 'SameStep')" in found.decisive.explanation
+    reset = (
+        "nvironment 0 (Walk) is reset by B only right after its step 2, which ended its episode, as is environment 1"
+    )
+    assert found.decisive.explanation.startswith(f"e{reset}; ")
+    (top,) = verdict_document(found).answer
+    assert found.decisive.made[0].removeprefix("the") in top and "; first difference: aten." in top
+    assert top.endswith(f", e{reset}.")

@@ -99,6 +99,7 @@ class Judgement:
     explanation: str
     received: Received | None = None
     not_restored: NotRestored | None = None
+    made: tuple[str, ...] = ()
 
 
 def row_at(view: StreamView, index: int) -> RowAt:
@@ -135,6 +136,7 @@ def make_finding(
         received=judgement.received,
         event=event,
         not_restored=judgement.not_restored,
+        made=judgement.made,
         settings=settings_differences(a.settings, b.settings) if a and b else (),
         output_names=tuple(row.view.words.written(int(row.rows.columns[row.place, Column.SCALARS]))),
         kernel_names=Pair(*(whole_names(row.kernel) if row else None for row in (a, b))),

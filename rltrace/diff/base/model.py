@@ -185,6 +185,8 @@ class Finding:
     """B's step, in a shifted comparison."""
     not_restored: NotRestored | None = None
     """In a shifted comparison, the state that the resumed run began without; None: it is not due to such."""
+    made: tuple[str, ...] = ()
+    """Of outside data, how the environments and their wrappers that may have returned it were made otherwise in B."""
 
     @property
     def at_op(self) -> Finding:

@@ -18,7 +18,7 @@ from rltrace.diff.base.findings import Judgement, RowAt, attempt_of, optimizer_c
 from rltrace.diff.base.model import Cause, Finding, InputsMatch, NotRestored
 from rltrace.diff.base.row_diff import input_text
 from rltrace.diff.base.view import StreamView, is_shifted
-from rltrace.diff.causes.events import INPUT_EVENTS, MAX_ROWS_BACK, event_at, outside_digests
+from rltrace.diff.causes.events import INPUT_EVENTS, MAX_ROWS_BACK, OF_ENVIRONMENTS, event_at, outside_digests
 from rltrace.diff.causes.inputs import Input, numbers_of_input
 from rltrace.diff.causes.no_op_writes import layouts_of
 from rltrace.errors import HoleError
@@ -27,8 +27,6 @@ from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Generator, Kind, Origin, Phase, RowFlag, Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.wording import joined
-
-OF_ENVIRONMENTS = (Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP)
 
 LOADERS = ("torch/utils/data/",)
 """Paths of functions that read data in an order, from a position."""

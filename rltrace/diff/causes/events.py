@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
-from typing import Final, Generic, Protocol, TypeVar
+from itertools import chain, takewhile
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, FindingEvent, InputsMatch, NamedDifference, Pair
-from rltrace.diff.base.view import StreamView
+from rltrace.diff.base.view import StreamView, is_shifted
 from rltrace.errors import HoleError
 from rltrace.trace.format.events import FLOAT, INTEGER, NONE, SEPARATOR, WRAPPERS, Event, event_of
 from rltrace.trace.format.schema import UNTOUCHED, Column, Kind, Origin
@@ -33,7 +33,9 @@ from rltrace.wording import counted, joined
 GENERATORS = ("own generator", "Python generator", "NumPy generator")
 """Evidence cells of environment events: RNG states before them."""
 
-INPUT_EVENTS = (Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP, Kind.CHECKPOINT)
+OF_ENVIRONMENTS = (Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP)
+
+INPUT_EVENTS = (*OF_ENVIRONMENTS, Kind.CHECKPOINT)
 """Events through which outside data enters."""
 
 CHUNK_ROWS = 1 << 14
@@ -302,16 +304,26 @@ ENVIRONMENTS = ("environment", "vector environment")
 SEEDING_EVENTS = (Kind.SEED, Kind.ENVIRONMENT_MADE, Kind.ENVIRONMENT_RESET)
 
 
-def seeding_notes(context: DiffContext, end: int, end_b: int | None, about: EventPair | None) -> list[str]:
+class SeedingNotes(NamedTuple):
+    """Clauses on what was done otherwise before a difference of outside data."""
+
+    texts: list[str]
+    made: tuple[str, ...] = ()
+    """Those on environments that were made otherwise, with their names."""
+
+
+def seeding_notes(context: DiffContext, end: int, end_b: int | None, about: EventPair | None) -> SeedingNotes:
     """Clauses on seeding before row ``end``; ``about``: the event at ``end`` that differs; None: it is an op."""
     has_seeding = any(_has_seeding(view) for view in (context.a, context.b))
     try:
         texts = otherwise_drawn_texts(chain(filter(None, [about]), events_before(context, end, end_b, bool)))
         if context.a.shortcuts.bisection and not has_seeding:
-            return texts
-        return [*seeding_texts(list(events_before(context, end, end_b, bool, kinds=SEEDING_EVENTS)), about), *texts]
+            return SeedingNotes(texts)
+        pairs = list(events_before(context, end, end_b, bool, kinds=SEEDING_EVENTS))
+        made = tuple(made_texts(pairs, about, named=True))
+        return SeedingNotes([*seeding_texts(pairs, about), *texts], made)
     except HoleError:
-        return []
+        return SeedingNotes([])
 
 
 def otherwise_drawn_texts(pairs: Iterable[MatchedEvent]) -> list[str]:
@@ -387,18 +399,18 @@ def _seeding(pair: MatchedEvent) -> str | None:
     return None
 
 
-def made_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> list[str]:
-    """Clauses on how the environment of an event was made and wrapped, where that differs."""
-    return [*_argument_texts(pairs, about), *_wrapper_texts(pairs, about)]
+def made_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None, *, named: bool = False) -> list[str]:
+    """Clauses on how the environment of an event was made and wrapped, where that differs; ``named``: never as it."""
+    return [*_argument_texts(pairs, about, named=named), *_wrapper_texts(pairs, about)]
 
 
-def _argument_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> Iterator[str]:
+def _argument_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None, *, named: bool) -> Iterator[str]:
     """Clauses on what was made with different arguments: this environment, vectors, or where none is at fault any."""
     number = _environment_number(about, pairs)
     made = [pair for pair in pairs if pair.event_a.what in ENVIRONMENTS and pair.differs]
     found = [p for p in made if about is None or _number(p) == number or p.event_a.what != ENVIRONMENTS[0]]
     for pair in found[:MAX_MADE]:
-        own = number is not None and _number(pair) == number
+        own = number is not None and _number(pair) == number and not named
         whose = "it" if own else f"the {pair.event_a.what} {pair.module}"
         yield f"{whose} was made with different arguments{_seeded_at(pair)}{_differing_texts(pair)}"
 
@@ -617,8 +629,60 @@ def add_seeding_causes(context: DiffContext, finding: Finding) -> Finding:
     """Add clauses on seeding to a finding of outside data that goes back to no event."""
     if finding.cause is not Cause.OUTSIDE or finding.a_index is None:
         return finding
-    texts = seeding_notes(context, finding.a_index, finding.b_index, None)
-    return replace(finding, explanation="; ".join([finding.explanation, *texts])) if texts else finding
+    texts, made = seeding_notes(context, finding.a_index, finding.b_index, None)
+    one_sided = _one_sided_texts(context, Pair(finding.a_index, finding.b_index))
+    words = [*one_sided, finding.explanation, *texts]
+    return replace(finding, explanation="; ".join(words), made=made) if len(words) > 1 else finding
+
+
+def _one_sided_texts(context: DiffContext, ends: Pair[int]) -> list[str]:
+    """The clause on environments that one side alone steps or resets right before an op: what it reads may come from
+    there. Their events are known by their numbers, as a library may make them at another line."""
+    if is_shifted(context.a.process, context.b.process):
+        return []
+    try:
+        a, b = (_events_by_name(view, end or 0) for view, end in ((context.a, ends.a), (context.b, ends.b)))
+    except HoleError:
+        return []
+    found = [(name, text) for name in a if name in b and (text := _one_sided_text(a[name], b[name]))]
+    others = [name for name, _ in found[1:]]
+    more = f", as {'is' if len(others) == 1 else 'are'} {joined(others)}" if others else ""
+    return [f"{text}{more}" for _, text in found[:1]]
+
+
+NamedEvents = list[tuple[str, str, Event]]
+"""Of one environment: what it is called, ``step 17``, and the event."""
+
+
+def _events_by_name(view: StreamView, end: int) -> dict[str, NamedEvents]:
+    """The last events of environments before a row, by environment."""
+    rows = view.read(max(end - ALIKE_ROWS, view.start), end).rows
+    found: dict[str, NamedEvents] = {}
+    for place in np.flatnonzero(np.isin(rows.column(Column.KIND), OF_ENVIRONMENTS)).tolist():
+        row = RowAt(view, rows, place)
+        event = event_at(row)
+        name = f"{event.what} ({row.module})" if row.module else event.what
+        found.setdefault(event.what, []).append((name, _at(event, event), event))
+    return found
+
+
+def _one_sided_text(a: NamedEvents, b: NamedEvents) -> str:
+    """``environment 2 (CartPole-v1) is reset by B only right after its step 17, which ended its episode``; "" where no
+    side alone does something after their last common event."""
+    common = {at for _, at, _ in a} & {at for _, at, _ in b}
+    after = [list(takewhile(lambda own: own[1] not in common, reversed(own)))[::-1] for own in (a, b)]
+    if not common or len(after[0]) == len(after[1]) or min(map(len, after)):
+        return ""
+    side = "AB"[not after[0]]
+    name, _, event = next(filter(None, after))[0]
+    last = next(own for own in reversed(a) if own[1] in common)
+    ended = any(last[2].fields.get(end) == 1 for end in ENDS)
+    verb = "stepped" if event.evidence("step") is not None else "reset"
+    return f"{name} is {verb} by {side} only right after its {last[1]}" + ", which ended its episode" * ended
+
+
+ENDS = ("terminated", "truncated", "done")
+"""Fields of a step that say whether it ended the episode, where they are numbers."""
 
 
 def _origin(
@@ -666,10 +730,13 @@ def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists:
         decided = event_judgement(
             pair, (side, event_at(row)), texts, _first_op(later, context.a.name), persists=persists
         )
+        decided = replace(decided, made=tuple(made_texts(earlier, pair, named=True)))
         a, b = (row, None) if side == "A" else (None, row)
         return make_finding(a, b, decided, min(later.identical_before, row.index), event=event)
-    texts = [*_alike_texts(pair), *seeding_notes(context, pair.a.index, pair.b.index, pair)]
+    notes = seeding_notes(context, pair.a.index, pair.b.index, pair)
+    texts = [*_alike_texts(pair), *notes.texts]
     decided = event_judgement(pair, None, texts, _first_op(later, context.a.name), persists=persists)
+    decided = replace(decided, made=notes.made)
     events = pair.event_a, pair.event_b
     names = ("seed",) * pair.is_seeded_differently + pair.differs
     cells = tuple(NamedDifference(name, *(_text(event, name) for event in events)) for name in names)
