@@ -5,6 +5,7 @@ Recorded in this process, each version from a folder of its own, as the command 
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -104,6 +105,16 @@ def test_an_op_that_something_uses(both: Both) -> None:
     reader = value_of(comparison)
     assert summary(reader)[:3] == (Cause.CONTROL_FLOW, "aten.addmm.default", 2)
     assert "by aten.mul.Tensor" in reader.explanation
+
+
+def test_data_in_another_order(both: Both) -> None:
+    """Of data from a list, what one side reads that the other reads at another call of the line is said to be that."""
+    top, start = "data = [[float(k + j * j) for j in range(4)] for k in range(5)]", "x = torch.tensor([data[{}]] * 8)"
+    comparison = both(*(training(top=top, start=start.format(at)) for at in ("update", "(0, 3, 2, 1, 4)[update]")))
+    found = value_of(comparison)
+    assert (found.cause, found.step) == (Cause.OUTSIDE, 1)
+    (row,) = re.findall(r"and is in B what A reads at row ([\d,]+)(?:;|$)", found.explanation)
+    assert int(row) > (found.a_index or 0)
 
 
 def test_lines_that_changed_places(both: Both) -> None:

@@ -32,6 +32,7 @@ from rltrace.diff.causes.extra_ops import COMPILED
 from rltrace.diff.causes.inputs import (
     Input,
     combine,
+    elsewhere_text,
     entry_text,
     first_read,
     input_is_equal,
@@ -238,7 +239,9 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
         another = another_operand(context, a, b, operand, difference)
         if another is not None:
             return another
-        why = f"{what} came from outside (no recorded op wrote it) and {numbers_of_input(a, b, operand)}"
+        how = numbers_of_input(a, b, operand)
+        how = (elsewhere_text(a, x, b, y, operand.place) if how == "differs" else "") or how
+        why = f"{what} came from outside (no recorded op wrote it) and {how}"
         if _returns_equal(a, b):
             why += ", though what the op returned is equal: it may not have used the elements that differ"
         why += entry_text(b if y.distance == Origin.OUTSIDE else a, operand.place)

@@ -271,6 +271,30 @@ def _is_entry_of(entry: RowAt, dtype: str, least: int) -> bool:
     )
 
 
+def elsewhere_text(a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> str:
+    """``is in B what A reads at row 52``, where one other call of that line read the bytes of the other side; "" where
+    none did, or several."""
+    for side, reader, other, digest in (("B", "A", a, y.digest), ("A", "B", b, x.digest)):
+        rows = [] if digest is None else _calls_that_read(other, place, digest)
+        if len(rows) == 1:
+            return f"is in {side} what {reader} reads at row {rows[0]:,}"
+    return ""
+
+
+def _calls_that_read(row: RowAt, place: int, digest: int) -> list[int]:
+    """The calls of an op from its call site, not far from it, that read these bytes there."""
+    view = row.view
+    first, stop = max(row.index - MAX_ENTRY_ROWS, view.start), min(row.index + MAX_ENTRY_ROWS, view.rows)
+    try:
+        rows = view.read(first, stop).rows
+    except HoleError:
+        return []
+    own = row.rows.columns[row.place, [Column.OP, Column.SITE]]
+    calls = np.flatnonzero((rows.columns[:, [Column.OP, Column.SITE]] == own).all(axis=1)).tolist()
+    links = ((at, _link(RowAt(view, rows, at), place)) for at in calls)
+    return [first + at for at, link in links if link is not None and link.digest == digest]
+
+
 # --- bytes ------------------------------------------------------------------------------------------------------------
 
 
