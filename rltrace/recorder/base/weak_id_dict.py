@@ -34,6 +34,11 @@ class WeakIdDict(Generic[K, V]):
         entry = self._entries.get(id(key))
         return entry[1] if entry is not None and entry[0]() is key else None
 
+    def forget(self, key: K) -> None:
+        """Remove the entry of a key, if it has one."""
+        if self.get(key) is not None:
+            self._entries.pop(id(key), None)
+
     def __contains__(self, key: K) -> bool:
         return self.get(key) is not None
 

@@ -1,9 +1,9 @@
 """Environments of Gymnasium, Gym, PettingZoo and dm_env: events for every reset, step and construction.
 
-Patches ``step`` and ``reset`` of ``gymnasium.Env``, of what is one in the other libraries (PettingZoo's parallel
-environments), and of all subclasses, made by ``gymnasium.make`` or not, whatever code calls them. Of a stack of
-wrappers the outermost call is the event, as its result is what the program gets; the calls that an environment makes to
-environments inside it are not recorded. Classes with the same interface that do not derive from these are not seen.
+Patches ``step`` and ``reset`` of ``gymnasium.Env``, of what is one in the other libraries, and of all subclasses, made
+by ``gymnasium.make`` or not, whatever code calls them. Of a stack of wrappers the outermost call is the event, as its
+result is what the program gets; the calls that an environment makes to environments inside it are not recorded. Classes
+with the same interface that do not derive from these are not seen.
 ``info`` is not recorded: it may hold times.
 """
 
@@ -119,9 +119,12 @@ class Environment:
 
         A generator that seeds itself has a seed of 128 random bits.
         """
-        known = getattr(self.base(), "__dict__", {})
+        base: Any = self.base()
+        known = getattr(base, "__dict__", {})
         seed = known.get("_np_random_seed")
         has_new = known.get("_np_random") is not self._generator
+        if self.resets == 1 and any(cls.__module__.startswith("envpool.") for cls in type(base).__mro__):
+            return seed_of(base.config.get("seed"))  # EnvPool seeds its environments as it makes them
         return seed if has_new and isinstance(seed, int) and 0 <= seed < NONE else NONE
 
 
@@ -218,9 +221,9 @@ def base_of(env: Any) -> Any:
 
 
 def _kind_of(base: Any) -> str:
-    """``CartPole-v1``; the class name of an environment that is not registered."""
+    """``CartPole-v1``; the class name of an environment that is not registered. PettingZoo calls all classes alike."""
     try:
-        return str(base.spec.id)
+        return str(base.metadata["name"] if type(base).__name__ == "raw_env" else base.spec.id)
     except Exception:
         return type(base).__name__
 
@@ -343,7 +346,7 @@ class Environments:
         self, original: Method, write: Callable[[Any, Environment, CallStart, Any, FrameType], None], *, is_step: bool
     ) -> Method:
         context, steps = self._context, int(is_step)
-        digest, cells = context.digests.digest, context.digests.cells
+        given = self._given
         calls, environment_of, by_wrapper = context.calls, context.registry.environment, context.registry.by_wrapper
         stream_here, fail, global_states = context.events.stream, context.events.fail, context.generators.states
         add_steps, add_unrecorded = context.steps.add, context.steps.add_unrecorded
@@ -359,8 +362,8 @@ class Environments:
                     environment = environment_of(env, base)
                     states = environment.generator_state(base), *global_states()
                     if is_step:
-                        action = args[0] if args else kwargs.get("action")
-                        before = digest(action), states + cells(0, action)
+                        action, cells = given(base, args, kwargs)
+                        before = action, states + cells
                     else:
                         before = seed_of(kwargs.get("seed")), states
                 else:
@@ -391,6 +394,11 @@ class Environments:
             return result
 
         return replacement
+
+    def _given(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
+        """Digest of the action of a step, and the cells with its value."""
+        action, digests = args[0] if args else kwargs.get("action"), self._context.digests
+        return digests.digest(action), digests.cells(0, action)
 
     def _write_step(self, env: Any, environment: Environment, before: CallStart, result: Any, frame: FrameType) -> None:
         result = _of_time_step(result) if self._of_dm_env else result
@@ -443,6 +451,55 @@ class Environments:
             floats=(),
             frame=frame,
         )
+
+
+class TurnEnvironments(Environments):
+    """Patches those of PettingZoo in which agents take turns: ``step`` takes an action and returns nothing; the event
+    is the call of ``last``, which returns what the next agent gets."""
+
+    def __init__(self, context: IntegrationContext) -> None:
+        super().__init__(context)
+        self._actions: WeakIdDict[Any, tuple[int, tuple[int, ...]]] = WeakIdDict()
+        """By environment: what ``_given`` returns for the event that is due."""
+
+    @property
+    def methods(self) -> dict[str, MethodDecorator]:
+        return {
+            "step": self._decorate_action,
+            "last": lambda original: self._decorate(original, self._write_step, is_step=True),
+            "reset": lambda original: self._decorate(original, self._write_reset, is_step=False),
+        }
+
+    def _decorate_action(self, original: Method) -> Method:
+        calls, events = self._context.calls, self._context.events
+
+        def replacement(env: Any, *args: Any, **kwargs: Any) -> Any:
+            depth = calls.depth
+            if depth >= IN_EVENT:
+                return original(env, *args, **kwargs)
+            try:
+                if events.stream() is not None:
+                    remember(self._actions, base_of(env), super(TurnEnvironments, self)._given(env, args, kwargs))
+            except Exception as error:
+                events.fail(error)
+            calls.depth = IN_EVENT
+            try:
+                return original(env, *args, **kwargs)
+            finally:
+                calls.depth = depth
+
+        return replacement
+
+    def _given(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
+        found = self._actions.get(base)
+        self._actions.forget(base)
+        return found or (self._context.digests.digest(None), ())
+
+    def _write_reset(
+        self, env: Any, environment: Environment, before: CallStart, result: Any, frame: FrameType
+    ) -> None:
+        self._actions.forget(base_of(env))
+        super()._write_reset(env, environment, before, result, frame)
 
 
 def seed_of(seed: Any) -> int:

@@ -25,6 +25,7 @@ from rltrace.recorder.integrations.environments import (
     EnvironmentSteps,
     EventSink,
     IntegrationContext,
+    TurnEnvironments,
 )
 from rltrace.recorder.integrations.method_patching import CallDepth, MethodDecorator, SubclassPatches
 from rltrace.recorder.integrations.rng_snapshot import GeneratorStates
@@ -77,17 +78,18 @@ class Integrations:
             _PatchedMethods(construction.of_vectors, context.constructions, IN_VECTOR),
         )
         space = (_PatchedMethods(Spaces(context).methods, context.seedings, 1),)
-        roots = {
-            "gymnasium.core": ("Env", environment),
-            "gym.core": ("Env", environment),
-            "pettingzoo.utils.env": ("ParallelEnv", environment),
-            "dm_env._environment": ("Environment", (*of_dm_env, environment[1])),
-            "gymnasium.vector.vector_env": ("VectorEnv", vector),
-            "stable_baselines3.common.vec_env.base_vec_env": ("VecEnv", vector),
-            "gymnasium.spaces.space": ("Space", space),
-            "gym.spaces.space": ("Space", space),
+        turns = (_PatchedMethods(TurnEnvironments(context).methods, context.calls, IN_EVENT), environment[1])
+        roots: dict[str, dict[str, tuple[_PatchedMethods, ...]]] = {
+            "gymnasium.core": {"Env": environment},
+            "gym.core": {"Env": environment},
+            "pettingzoo.utils.env": {"ParallelEnv": environment, "AECEnv": turns},
+            "dm_env._environment": {"Environment": (*of_dm_env, environment[1])},
+            "gymnasium.vector.vector_env": {"VectorEnv": vector},
+            "stable_baselines3.common.vec_env.base_vec_env": {"VecEnv": vector},
+            "gymnasium.spaces.space": {"Space": space},
+            "gym.spaces.space": {"Space": space},
         }
-        on_import = {module: self._patch_on_import(*patched) for module, patched in roots.items()}
+        on_import = {module: self._patch_on_import(patched) for module, patched in roots.items()}
 
         def on_numpy(module: ModuleType) -> None:
             imported_numpy().imported(module)
@@ -107,12 +109,13 @@ class Integrations:
         while self._patches:
             self._patches.pop().uninstall()
 
-    def _patch_on_import(self, name: str, patched: tuple[_PatchedMethods, ...]) -> Any:
+    def _patch_on_import(self, patched: Mapping[str, tuple[_PatchedMethods, ...]]) -> Any:
         def patch(module: ModuleType) -> None:
-            for methods, depth, max_depth in patched:
-                patches = SubclassPatches(getattr(module, name), methods, self._fail, depth, max_depth)
-                self._patches.append(patches)
-                patches.install()
+            for name, each in patched.items():
+                for methods, depth, max_depth in each if hasattr(module, name) else ():
+                    patches = SubclassPatches(getattr(module, name), methods, self._fail, depth, max_depth)
+                    self._patches.append(patches)
+                    patches.install()
 
         return patch
 

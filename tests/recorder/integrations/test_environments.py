@@ -221,6 +221,72 @@ class Root:
     """Of which all environments of a library are subclasses."""
 
 
+def test_the_seed_that_a_pool_was_made_with(record: Record) -> None:
+    """EnvPool takes none at a reset: that of its construction is what the first one has, and later ones go on."""
+
+    class Pool(Walk):
+        config = {"seed": 42}  # noqa: RUF012
+
+        def reset(self, **given: Any) -> Any:
+            return np.zeros(1, np.float32), {}
+
+    with record.block() as got:
+        for kind in (Pool, type("EnvPool", (Pool,), {"__module__": "envpool.classic"})):
+            env = kind(length=2)
+            env.reset()
+            env.reset()
+    assert [event.cells["seed"] for event in events(got)] == [NONE, NONE, 42, NONE]
+
+
+def test_environments_in_which_agents_take_turns(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PettingZoo's return with ``last`` is the event, with the action before it; wrappers add none."""
+    module = ModuleType("pettingzoo.utils.env")
+    root = module.AECEnv = type("AECEnv", (Root,), {})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    class raw_env(root):  # type: ignore[misc, valid-type]  # noqa: N801  as all of them are called
+        metadata = {"name": "nim_v0"}  # noqa: RUF012
+
+        def reset(self, seed: int | None = None, options: Any = None) -> None:
+            self.left = 3
+
+        def step(self, action: int) -> None:
+            self.left -= action
+
+        def last(self, observe: bool = True) -> Any:
+            return self.left, 0.5, self.left == 0, False, {}
+
+    class Outer(root):  # type: ignore[misc, valid-type]
+        def __init__(self, env: Any) -> None:
+            self.env, self.unwrapped = env, env
+
+        def reset(self, seed: int | None = None, options: Any = None) -> None:
+            self.env.reset(seed)
+
+        def step(self, action: int) -> None:
+            self.env.step(action)
+
+        def last(self, observe: bool = True) -> Any:
+            return self.env.last(observe)
+
+    with record.block() as got:
+        env = Outer(raw_env())
+        for _ in range(2):
+            env.reset(seed=7)
+            for action in (1, 2):
+                env.last()
+                env.step(action)
+        assert env.last()[0] == 0
+    found = events(got)
+    assert [event.what for event in found] == ["environment 0"] * 7
+    resets, turns = [e for e in found if "reset" in e.cells], [e for e in found if "step" in e.cells]
+    assert [event.cells["seed"] for event in resets] == [7, 7]
+    for name in ("action", "observation"):
+        seen = [event.compared[name] for event in turns]
+        assert [seen.index(one) for one in seen] == [0, 1, 0, 1, 4]
+    assert [event.compared["terminated"] for event in turns] == [0, 0, 0, 0, 1]
+
+
 def test_environments_of_other_libraries(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """dm_env's return a time step and take no seed, PettingZoo's have what each agent gets in dictionaries."""
     names = {"dm_env._environment": "Environment", "pettingzoo.utils.env": "ParallelEnv"}
