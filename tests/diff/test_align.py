@@ -70,6 +70,21 @@ def pairs(found: Alignment) -> list[tuple[int, int]]:
     return list(zip(found.a.tolist(), found.b.tolist(), strict=True))
 
 
+def test_many_gaps_do_not_each_look_at_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of whole sides are computed once, however many boxes are left between the rows that match."""
+    made = list[int]()
+    plain = rows_module.mix
+    monkeypatch.setattr(
+        rows_module, "mix", lambda *parts: plain(*parts) if made.append(len(parts[0])) is None else None
+    )
+    a, b = (
+        [row for k in range(300) for row in (Row(k, 0, 0, k), Row(1000 + side, 1, side, 1000 * side + k))]
+        for side in (0, 1)
+    )
+    assert len(pairs(align(tokens(a), tokens(b)))) == 600
+    assert len(made) <= 8
+
+
 rows = st.builds(Row, st.integers(0, 5), st.integers(0, 3), st.integers(0, 1), st.integers(0, 6), st.booleans())
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,9 +205,9 @@ class _Aligner:
     def run(self) -> None:
         """Apply the means from the surest to the weakest, each to the rows that the earlier ones left."""
         left: list[Box] = []
-        for box in self._boxes(self._trim((0, len(self.a), 0, len(self.b)), self._with_sources(self.exact))):
+        for box in self._boxes(self._trim((0, len(self.a), 0, len(self.b)), self._exact_with_sources)):
             left += self._match_by_structure(self._reach(box) if self._is_open(box) else box)
-        self._match_moved(self._with_sources(self.exact))
+        self._match_moved(self._exact_with_sources)
         self._match_moved(self.exact)
         for box in left:
             self._match_by_computation(box)
@@ -230,8 +231,8 @@ class _Aligner:
             levels = (
                 self.structure,
                 self.identity,
-                self._with_values_only(self.exact),
-                self._with_sources(self.exact),
+                self._exact_of_values,
+                self._exact_with_sources,
                 self.exact,
             )
             yield from self._split(box, self._best(box, levels))
@@ -261,11 +262,8 @@ class _Aligner:
         if np.array_equal(self.computation[0][left_a], self.computation[1][left_b]):
             self._add(left_a, left_b)
             return
-        content = self._with_values_only(self.content)
-        levels = [
-            (a[left_a], b[left_b])
-            for a, b in (content, self._with_sources(self.content), self.computation, self.operator)
-        ]
+        tokens = self._content_of_values, self._content_with_sources, self.computation, self.operator
+        levels = [(a[left_a], b[left_b]) for a, b in tokens]
         whole = 0, len(left_a), 0, len(left_b)
         parts = [whole]
         if not is_small(whole):
@@ -280,6 +278,24 @@ class _Aligner:
         """Rows of a box that are not matched yet."""
         a, b = self.free
         return box[0] + np.flatnonzero(a[box[0] : box[1]]), box[2] + np.flatnonzero(b[box[2] : box[3]])
+
+    # --- tokens of all rows, computed once and not for each of thousands of boxes -------------------------------
+
+    @cached_property
+    def _exact_with_sources(self) -> Pair:
+        return self._with_sources(self.exact)
+
+    @cached_property
+    def _content_with_sources(self) -> Pair:
+        return self._with_sources(self.content)
+
+    @cached_property
+    def _exact_of_values(self) -> Pair:
+        return self._with_values_only(self.exact)
+
+    @cached_property
+    def _content_of_values(self) -> Pair:
+        return self._with_values_only(self.content)
 
     def _with_values_only(self, tokens: Pair) -> Pair:
         return self.a.with_values_only(tokens[0], 0), self.b.with_values_only(tokens[1], 1)
