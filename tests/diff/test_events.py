@@ -98,6 +98,26 @@ def test_an_observation_that_differs_is_the_origin_of_what_follows(compared: Any
     assert f"field    {number.name}\n           A  {number.a}\n           B  {number.b}\n" in report
 
 
+def test_the_part_of_an_observation_that_differs_is_named(compared: Any) -> None:
+    """Of a dictionary: the entry, which an op reads, and its numbers."""
+
+    class Parts(Faulty):
+        def step(self, action: Any) -> Any:
+            seen, *rest = super().step(action)
+            return ({"far": seen, "near": np.zeros(2, np.float32)}, *rest)
+
+    def program(is_b: bool) -> None:
+        env, agent = Parts(3 if is_b else None, length=99), network()
+        env.reset(seed=0)
+        for _ in range(5):
+            agent(torch.as_tensor(env.step(1)[0]["far"]))
+
+    first = compared(program).first_value
+    assert (first.event.count.a, [cell.name for cell in first.event.cells]) == (3, ["observation.far"])
+    assert first.explanation.startswith("environment 0 (Parts) returned another observation.far at its step 3, given")
+    assert first.event.components[0].name == "observation.far, component 0 of 1"
+
+
 def test_an_event_that_nothing_depends_on_is_no_divergence(compared: Any) -> None:
     """An unseeded reset, to ask for a shape, differs in every run; so do steps of a check of the environment."""
 

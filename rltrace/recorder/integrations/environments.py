@@ -14,8 +14,10 @@ import os
 import sys
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import islice
 from numbers import Real
 from types import FrameType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -80,8 +82,9 @@ class Environment:
         self.takes_seeds = True
         """Whether its resets may be given one."""
         self._forms: dict[tuple[Kind, Sequence[str], Sequence[str], Sequence[str], str], EventForm] = {}
-        self.step_forms: dict[tuple[type, ...], StepForm] = {}
-        """By the types of the reward and of what says that the episode has ended."""
+        self.step_forms: dict[tuple[Any, ...], StepForm] = {}
+        """By the names of the observation's parts, and the types of the reward and of what says that the episode has
+        ended."""
         self._generator: Any = None
         self._read_state: StateReader | None = None
 
@@ -309,10 +312,8 @@ IN_EVENT: Final = 2
 # --- environments -----------------------------------------------------------------------------------------------------
 
 
-_STEP: Final = ("action", "observation")
 _ENDS: Final = (("terminated", "truncated"), ("done",))
 _REWARD: Final = ("reward",)
-_RESET: Final = ("observation",)
 _FLAG: Final = (bool, np.bool_, int)
 
 
@@ -405,13 +406,15 @@ class Environments:
         if not isinstance(result, tuple) or len(result) not in (4, 5):
             return
         (action, states), digest, reward, ends = before, self._context.digests.digest, result[1], result[2:-1]
-        kinds = (type(reward), *map(type, ends))
-        form, is_number, are_flags = environment.step_forms.get(kinds) or self._add_form(environment, reward, ends)
-        digests = [action, digest(result[0])]
-        states += self._context.digests.cells(1, result[0])
+        names, seen = named_parts("observation", result[0])
+        kinds = (names, type(reward), *map(type, ends))
+        form, is_number, are_flags = environment.step_forms.get(kinds) or self._add_form(environment, kinds, ends)
+        digests = [action, *map(digest, seen)]
+        for place, value in enumerate(seen, 1):
+            states += self._context.digests.cells(place, value)
         if not is_number:  # one for each of several environments
+            states += self._context.digests.cells(len(digests), reward)
             digests.append(digest(reward))
-            states += self._context.digests.cells(2, reward)
         if not are_flags:
             digests += map(digest, ends)
         integers = (*map(int, ends),) if are_flags else ()
@@ -421,13 +424,14 @@ class Environments:
             evidence = environment.steps, *states[: len(GENERATORS) + MAX_VALUE_CELLS]
             stream.write_event(form, evidence, digests, integers, floats, frame)
 
-    def _add_form(self, environment: Environment, reward: Any, ends: tuple[Any, ...]) -> StepForm:
-        is_number, are_flags = isinstance(reward, Real), all(isinstance(end, _FLAG) for end in ends)
+    def _add_form(self, environment: Environment, kinds: tuple[Any, ...], ends: tuple[Any, ...]) -> StepForm:
+        names, reward, *_ = kinds
+        is_number, are_flags = issubclass(reward, Real), all(isinstance(end, _FLAG) for end in ends)
         end_names = _ENDS[2 - len(ends)]
-        digests = (*_STEP, *(() if is_number else _REWARD), *(() if are_flags else end_names))
+        digests = ("action", *names, *(() if is_number else _REWARD), *(() if are_flags else end_names))
         flags, numbers = end_names if are_flags else (), _REWARD if is_number else ()
         event = environment.form(Kind.ENVIRONMENT_STEP, digests, flags, numbers)
-        form = environment.step_forms[type(reward), *map(type, ends)] = event, is_number, are_flags
+        form = environment.step_forms[kinds] = event, is_number, are_flags
         return form
 
     def _write_reset(
@@ -440,13 +444,15 @@ class Environments:
         (seed, states), digests = before, self._context.digests
         if seed == NONE:
             seed = environment.seed_set_within()
+        names, seen = named_parts("observation", observation)
+        cells = (cell for place, value in enumerate(seen) for cell in digests.cells(place, value))
         self._context.events.write(
-            environment.form(Kind.ENVIRONMENT_RESET, _RESET, (), (), self._context.registry.wrappers_of(env)),
+            environment.form(Kind.ENVIRONMENT_RESET, names, (), (), self._context.registry.wrappers_of(env)),
             evidence=(
                 *(environment.resets, *(seed,) * environment.takes_seeds, environment.construction),
-                *(*states, *digests.cells(0, observation)),
+                *(*states, *islice(cells, MAX_VALUE_CELLS)),
             ),
-            digests=[digests.digest(observation)],
+            digests=[*map(digests.digest, seen)],
             integers=(),
             floats=(),
             frame=frame,
@@ -500,6 +506,18 @@ class TurnEnvironments(Environments):
     ) -> None:
         self._actions.forget(base_of(env))
         super()._write_reset(env, environment, before, result, frame)
+
+
+MAX_PARTS: Final = 16
+"""Entries of an observation that are fields."""
+
+
+def named_parts(name: str, value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The fields of an event that hold a value: each entry of a dict, ``observation.image``, and all else whole."""
+    if type(value) not in (dict, OrderedDict) or not 0 < len(value) <= MAX_PARTS or {*map(type, value)} != {str}:
+        return (name,), (value,)
+    keys = sorted(value)
+    return tuple(f"{name}.{key}" for key in keys), tuple(value[key] for key in keys)
 
 
 def seed_of(seed: Any) -> int:

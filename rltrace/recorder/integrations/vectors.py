@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from types import FrameType
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from rltrace.recorder.integrations.environments import (
     CallStart,
     Environment,
     IntegrationContext,
+    named_parts,
     remember,
     seed_of,
 )
@@ -102,8 +104,10 @@ class Vectors:
         if before is None or batch is None:
             return
         (names, values), (argument, states) = batch, before
-        digests = [digest(value) for value in values]
-        for place, value in enumerate(values, int(is_step)):
+        parts = [named_parts(name, value) for name, value in zip(names, values, strict=True)]
+        names, seen = (tuple(chain.from_iterable(each)) for each in zip(*parts, strict=True))
+        digests = [digest(value) for value in seen]
+        for place, value in enumerate(seen, int(is_step)):
             states += self._context.digests.cells(place, value)
         each = (
             [self._digest_one(values, k) for k in range(count)] if count <= MAX_DIGESTS and _are_arrays(values) else []

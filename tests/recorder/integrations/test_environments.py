@@ -119,17 +119,20 @@ def test_observations_of_any_make_have_a_digest(record: Record) -> None:
         def step(self, action: Any) -> Any:
             return self.given, np.float32(1.0), np.bool_(False), False, {"now": object()}
 
-    def observed(given: Any) -> int:
+    def observed(given: Any) -> dict[str, object]:
         def program() -> None:
             env = Anything()
             env.given = given
             env.step(None)
 
-        return int(events(record(program))[0].compared["observation"])
+        found = events(record(program))[0].compared
+        return {name: found[name] for name in found if name.startswith("observation")}
 
     x, y = np.arange(3.0), np.arange(2)
     assert observed({"x": x, "y": y}) == observed({"y": y.copy(), "x": x.copy()}) != observed({"x": y, "y": x})
     assert observed(torch.arange(3.0, dtype=torch.float64)) == observed(x)
+    assert observed({"x": x, "y": y}).keys() == {"observation.x", "observation.y"}
+    assert observed({"x": x})["observation.x"] == observed(x)["observation"]
     assert observed((x, "word")) != observed((x, "other"))
     assert observed([object()]) == observed([object()])
 
@@ -318,4 +321,5 @@ def test_environments_of_other_libraries(record: Record, monkeypatch: pytest.Mon
     assert "seed" not in reset.cells and reset.compared == {"observation": digest([0.0])}
     assert (step.compared["observation"], step.compared["reward"], step.compared["done"]) == (digest([1.0]), 0.5, 1)
     assert parallel.cells["seed"] == 5
-    assert set(joint.compared) == {"action", "observation", "reward", "terminated", "truncated"}
+    expected = {"action", "observation.a", "observation.b", "reward", "terminated", "truncated"}
+    assert set(joint.compared) == expected and set(parallel.compared) == {"observation.a", "observation.b"}
