@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rltrace.command_lines import difference, line, program, record_both, runnable
 from rltrace.diff import suggested_commands
 from rltrace.diff.align.blocks import first_unequal_step, match_steps
+from rltrace.diff.alike_workers import alike_note
 from rltrace.diff.base.bisect import OnProbe
 from rltrace.diff.base.coverage import (
     coverage_notes,
@@ -390,7 +391,7 @@ class _Comparer:
             self.notes += lost_state_notes(self.pairs, decisive)
         so_far, _ = decide(assume_complete(evidence))
         if level == "op" and verdict is Verdict.DIVERGED:
-            self.notes += filter(None, [equal_steps_note(self.pairs)])
+            self.notes += filter(None, [equal_steps_note(self.pairs), alike_note(self.a, self.b)])
         self.notes += dict.fromkeys(filter(None, [permuted_note(result) for _, result in self.streams]))
         drift = drifts(self.pairs, [r for _, r in self.streams], self.options.tolerance)
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES) and decisive is None:

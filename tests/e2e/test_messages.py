@@ -215,6 +215,44 @@ def test_a_batch_that_one_side_takes_from_a_worker(cli: Any) -> None:
     assert " of rank0/worker:1 wrote" in found["decisive"]["explanation"]
 
 
+COPIES = """
+import os
+import numpy, torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+class Noisy(Dataset):
+    noise = numpy.random.default_rng(0)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return self.noise.normal(size=4).astype(numpy.float32), index
+
+def seed_anew(worker):
+    if "COPIED" not in os.environ:
+        get_worker_info().dataset.noise = numpy.random.default_rng(worker)
+
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for noise, _ in DataLoader(Noisy(), batch_size=2, num_workers=2, worker_init_fn=seed_anew):
+    net(noise).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_workers_that_draw_from_copies_of_one_generator(cli: Any, both: bool) -> None:
+    """What two workers computed alike on one side only is said; where both sides' workers do, nothing is."""
+    always = COPIES.replace('"COPIED" not in os.environ', "False").replace("lr=0.1", 'lr=1 + ("COPIED" in os.environ)')
+    found = compared(cli, "train.py", always if both else COPIES, setting="COPIED=1")
+    assert found["verdict"] == "diverged"
+    said = [note for note in found["notes"] if " computed the same " in note]
+    words = "in B, rank0/worker:1 and rank0/worker:2 computed the same 2 results of aten.stack"
+    assert [note.startswith(words) for note in said] == ([] if both else [True])
+
+
 SHARED = """
 import os
 import torch
