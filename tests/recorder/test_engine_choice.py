@@ -55,6 +55,8 @@ def test_with_the_library(tmp_path: Path, native_library: Any) -> None:
         ({"engine": "mode"}, "--engine mode"),
         ({"steps": (0, None), "verify_inputs": True}, "--verify-inputs needs Python at every op"),
         ({"check_links": True}, "--check-links needs Python at every op"),
+        ({"values": "all"}, "--values needs Python at every op"),
+        ({"rows": ("op=ones", "all")}, "--rows needs Python at every op"),
     ],
 )
 def test_python_is_chosen(tmp_path: Path, options: dict[str, Any], why: str) -> None:

@@ -124,6 +124,15 @@ def steps_text(steps: Window) -> str:
     return f"{first}:{'' if end is None else end}"
 
 
+def _never(_value: Any) -> bool:
+    return False
+
+
+def _selects_all(selectors: tuple[str, ...]) -> bool:
+    """Where a hook wants every op, passing each on from the native engine takes longer than the mode."""
+    return "all" in selectors
+
+
 def _plain(value: Any) -> Any:
     """A value as JSON has it."""
     return list(value) if isinstance(value, tuple) else value
@@ -174,8 +183,8 @@ class Option(NamedTuple):
     """The option without which it means nothing, and the error, with places for both."""
     while_asleep: bool = False
     """Whether it may be set of a run that starts asleep."""
-    in_python: bool = False
-    """Whether Python handles every op where it is set, whatever the engine."""
+    in_python: Callable[[Any], bool] = _never
+    """Of its value, whether Python handles every op then, whatever the engine."""
 
     named: Callable[[Any], object] | None = None
     """How a trace names it where it is set; None: it does not, or does so in any case."""
@@ -296,7 +305,7 @@ class RecordOptions:
         "Digest every input of every op; needs --steps.",
         CHECKS,
         needs=("steps", "{} digests every input of every op in a window: give its steps with {}"),
-        in_python=True,
+        in_python=bool,
         narrated=", and every input",
     )
     """Digest every input of every op, also where its writer is known."""
@@ -306,7 +315,7 @@ class RecordOptions:
         "Find writes of memory that no recorded op made.",
         CHECKS,
         of_ops="compares memory between ops",
-        in_python=True,
+        in_python=bool,
         named=_plain,
         narrated=", its links checked",
     )
@@ -343,6 +352,7 @@ class RecordOptions:
         "SELECTOR",
         parse=one_selector,
         of_ops="records tensors of ops",
+        in_python=_selects_all,
         named=_plain,
         named_with=("values_inputs", "values_limit"),
         narrated=", with values of {}",
@@ -380,6 +390,7 @@ class RecordOptions:
         "SELECTOR",
         parse=one_selector,
         of_ops="records the memory of ops",
+        in_python=_selects_all,
         named=_plain,
         named_with=("values_limit",),
         narrated=", with what {} needs to be run again",
@@ -394,6 +405,7 @@ class RecordOptions:
         "SELECTOR",
         parse=one_selector,
         of_ops="records activation rows of ops and modules",
+        in_python=_selects_all,
         named=_plain,
         named_with=("row_axes", "rows_limit"),
         narrated=", with rows of {}",
@@ -443,7 +455,7 @@ class RecordOptions:
     replay: str = _option(
         "",
         "replay",
-        in_python=True,
+        in_python=bool,
         named=home_as_tilde,
         named_with=("inject",),
         narrated=", with values injected",
@@ -510,7 +522,8 @@ class RecordOptions:
     @property
     def in_python(self) -> str:
         """The option for which Python handles every op, whatever the engine; empty: none is set."""
-        return next((option.flag for option in self.set_options().values() if option.in_python), "")
+        options = self.set_options().items()
+        return next((option.flag for name, option in options if option.in_python(getattr(self, name))), "")
 
     def extras(self) -> dict[str, object]:
         """Options that a trace names only where they are set."""
