@@ -190,7 +190,7 @@ def _unknown_variables(a: Trace, b: Trace) -> str:
     return "" if facts[0] != facts[1] or difference(program(a), program(b)) else UNKNOWN_VARIABLES
 
 
-UNKNOWN_VARIABLES: Final = "  # and B's variables, if it had others: its trace holds none"
+UNKNOWN_VARIABLES: Final = "  # with the variables of B, if it had others: its trace holds none"
 
 
 def _variables(trace: Trace) -> dict[str, str]:

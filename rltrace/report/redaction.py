@@ -29,6 +29,8 @@ _PATH = re.compile(
 )
 _HOME = re.compile(r"/(?:home|Users)/[^/]+/?|/root/?|~[\w.-]*/?")
 _FOLDER_CHANGE = re.compile(r"""cd (?:'[^']*'|"[^"]*"|[^\s'"])+ && """)
+_COMMENT = re.compile(r"""  # (?:and|with) [^'"]*$""")
+"""What a command says of variables; text that is quoted, and so the program's, ends otherwise."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,14 @@ class Redactor:
         """A command to run next; without the program's arguments it can be read, but not pasted."""
         change = _FOLDER_CHANGE.match(line)
         rest = line[change.end() :] if change else line
+        comment = _COMMENT.search(rest)
+        rest = rest[: comment.start()] if comment else rest
         words = _words(rest)
         if "--" in words and not self._disclosure.arguments:
             cut = words.index("--") + 1
             rest = f"{shlex.join(words[:cut])} {self.program(words[cut:])}"
         folder = change[0] if change and self._disclosure.host else ""
-        return folder + self.text(rest)
+        return folder + self.text(rest + (comment[0] if comment else ""))
 
     def program(self, words: list[str]) -> str:
         """A command line with ``…`` for its arguments, unless they are disclosed."""

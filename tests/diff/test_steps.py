@@ -55,7 +55,7 @@ def test_the_first_step_that_differs(tmp_path: Path, what: str) -> None:
     assert (found.step, found.identical_before, found.op, found.cause) == (3, 3, None, Cause.UNKNOWN)
     assert found.explanation.startswith(f"the {what.replace('generators', 'torch generator states')} differ")
     assert [pair.a != pair.b for pair in found.outputs].count(True) == 1
-    record_a, record_b, diff = (shlex.split(line.split("&& ")[-1]) for line in comparison.advice)
+    record_a, record_b, diff = (shlex.split(line.split("&& ")[-1], comments=True) for line in comparison.advice)
     recording = ["rltrace", "record", "--steps", "2:4", "--until", "3", "-o"]
     assert record_a == [*recording, "a-window.zarr", "--", "python", "train.py"]
     assert record_b == [*recording, "b-window.zarr", "--", "python", "train.py"]

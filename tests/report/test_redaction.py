@@ -68,6 +68,8 @@ def test_what_stays(text: str) -> None:
         ("MKL_X=1 rltrace record -- ./run", "MKL_X=1 rltrace record -- ./run"),
         ("rltrace ops /data/bob/a.zarr op=aten.mm.default", "rltrace ops a.zarr op=aten.mm.default"),
         ("a line with 'one quote", "a line with 'one quote"),
+        ("rltrace record -- python a.py 7  # and KEY", "rltrace record -- python a.py …  # and KEY"),
+        ("rltrace record -- python a.py 'x  # and y'", "rltrace record -- python a.py …"),
     ],
 )
 def test_commands(command: str, shown: str) -> None:
