@@ -274,7 +274,7 @@ def unreached_steps(options: RecordOptions, found: RecordingSummary) -> str:
 def _was_stopped_by_option(options: RecordOptions, ending: Ending) -> bool:
     """Whether ``--until`` or ``--stop`` interrupted the program, not the user."""
     can_stop = options.until is not None or options.stop
-    was_stopped = ending.signal == SIGINT or ending.stopped.ended > 0
+    was_stopped = ending.signal == SIGINT or ending.stopped.ended + ending.stopped.waited > 0
     return can_stop and was_stopped and "stopped" in ending.recorded.states
 
 

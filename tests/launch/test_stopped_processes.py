@@ -96,6 +96,43 @@ def test_what_was_stopped_is_ended(
         assert "still ran 0.5 s after it was stopped: it " in ending.stopped.said()
 
 
+LEARNER = """
+import multiprocessing, torch
+
+def learn(pipe):
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    while True:
+        (weight * pipe.recv()).sum().backward()
+        optimizer.step()
+        pipe.send(float(weight.sum()))
+
+if __name__ == "__main__":
+    here, there = multiprocessing.Pipe()  # both stay open here: the learner's end is not noticed
+    multiprocessing.get_context("fork").Process(target=learn, args=(there,)).start()
+    number = torch.ones(1)
+    while True:
+        here.send(float(number))
+        number *= here.recv()
+"""
+
+
+def test_what_waits_for_a_stopped_process_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The learner is stopped after its step, and the driver, which waits for what it would send, is ended."""
+    monkeypatch.setattr(stopped_processes, "GRACE_SECONDS", 2.0)
+    program, trace = tmp_path / "train.py", tmp_path / "t.zarr"
+    program.write_text(LEARNER)
+    create_trace(trace, {"command": ["train.py"]})
+    ending = run([sys.executable, str(program)], RecordOptions(str(trace), until=1), {})
+    main, learner = open_trace(trace).processes
+    assert (learner.state, len(learner.steps)) == ("stopped", 2)
+    assert main.after_op
+    assert (ending.stopped.ended, ending.stopped.waited) == (0, 1)
+    assert ending.stopped.said() == "a process was stopped, and the others did nothing for 2 s: 1 process was ended"
+    starts = [parse_start(path.read_bytes()) or {} for path in (trace / "starts").glob("*.json")]
+    assert not any(map(is_alive, starts))
+
+
 def test_descendants() -> None:
     """Children and theirs, by pid, each with its start time; none of those of others."""
     with subprocess.Popen(["sh", "-c", "cat & cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
