@@ -190,6 +190,9 @@ def _unknown_variables(a: Trace, b: Trace) -> str:
     return "" if facts[0] != facts[1] or difference(program(a), program(b)) else UNKNOWN_VARIABLES
 
 
+COMMENT: Final = re.compile(r"""  # (?:and|with) [^'"]*$""")
+"""What a command says of variables. Text of the program that looks like it is quoted, and ends with a quote."""
+
 UNKNOWN_VARIABLES: Final = "  # with the variables of B, if it had others: its trace holds none"
 
 

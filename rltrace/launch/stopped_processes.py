@@ -58,7 +58,8 @@ class StoppedProcesses:
                     with suppress(OSError):
                         self._end(parse_start(note.read_bytes()) or {})
             if since:
-                self._end_idle()
+                with suppress(OSError):
+                    self._end_idle()
 
     def said(self) -> str:
         """``the program still ran 10 s after it was stopped: it and 2 processes that it had started were ended``."""
@@ -80,7 +81,6 @@ class StoppedProcesses:
         self.ended += 1
         self.descendants += len(tree) - 1
         self._end_all(tree)
-        self._idle_since = 0.0  # the others have time to notice
 
     def _end_idle(self) -> None:
         """End all processes that have done nothing for GRACE_SECONDS, as one that was stopped no longer answers."""
@@ -103,6 +103,7 @@ class StoppedProcesses:
         while monotonic() < until and any(_runs(each, ticks) for each, ticks in tree.items()):
             sleep(0.02)
         _send(signal.SIGKILL, {**tree, **{child: t for each in tree for child, t in descendants(each).items()}})
+        self._idle_since = 0.0  # the others have time to notice
 
 
 def descendants(pid: int) -> dict[int, Ticks]:

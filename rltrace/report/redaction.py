@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from rltrace.command_lines import COMMENT
 from rltrace.diff.base.model import Comparison, NamedDifference, Side, SourceEdit
 from rltrace.masking import home_as_tilde, masked_text
 from rltrace.wording import joined
@@ -29,8 +30,6 @@ _PATH = re.compile(
 )
 _HOME = re.compile(r"/(?:home|Users)/[^/]+/?|/root/?|~[\w.-]*/?")
 _FOLDER_CHANGE = re.compile(r"""cd (?:'[^']*'|"[^"]*"|[^\s'"])+ && """)
-_COMMENT = re.compile(r"""  # (?:and|with) [^'"]*$""")
-"""What a command says of variables; text that is quoted, and so the program's, ends otherwise."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Redactor:
         """A command to run next; without the program's arguments it can be read, but not pasted."""
         change = _FOLDER_CHANGE.match(line)
         rest = line[change.end() :] if change else line
-        comment = _COMMENT.search(rest)
+        comment = COMMENT.search(rest)
         rest = rest[: comment.start()] if comment else rest
         words = _words(rest)
         if "--" in words and not self._disclosure.arguments:

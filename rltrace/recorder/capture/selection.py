@@ -30,6 +30,7 @@ class StreamSelector:
         self._left: dict[int | tuple[int, ...], Selector] = {}
         """What is left to be met by an op; in a module and a phase; by a row of an op."""
         self.has_steps = STEP in selector.keys
+        """Whether what may be found depends on the step."""
         self._counts = Key.NTH in selector.keys
         self._asks_kernel = Key.KERNEL in selector.keys
         self._seen: dict[tuple[int, int], int] = {}
@@ -58,8 +59,7 @@ class StreamSelector:
         if self._counts:
             return self.may_find(op, name)
         facts = {Key.OP: name, Key.MODULE: self._words.module(module), Key.PHASE: phase.name.lower()}
-        left = self._selector.simplify(facts).project(STEP)
-        return bool(left.clauses) and (left.matches_all or self._holds_now(left))
+        return self._holds_now(self._selector.simplify(facts).project(STEP))
 
     def finds(self, op: int, name: str, structure: int, site: int, module: int, flags: int) -> bool:
         """Whether the row with these ids, which is the stream's next one, is found; asked once for each row of an op
