@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rltrace.diff.base.model import Cause, Comparison, Drift, Finding
+from rltrace.diff.base.model import Comparison, Drift, Finding
 from rltrace.diff.metrics.series import ITEM, RATE, Values
 from rltrace.wording import cut, sentence
 
@@ -20,7 +20,6 @@ MAX_NAMED = 3
 
 MAX_GROWTH_POINTS = 6
 
-STRUCTURAL_CAUSES = (Cause.CONTROL_FLOW, Cause.ARGUMENTS, Cause.ENDED)
 """Causes without a differing bit: an op on one side only, or with other arguments."""
 
 MAX_NAME = 40
@@ -44,7 +43,7 @@ def short_name(drift: Drift) -> str:
 
 
 def drift_summary(comparison: Comparison) -> str:
-    """``First bit at step 0 (critic's gelu), loss exceeds the threshold from step 212.``; "" if no curve differs."""
+    """``First difference at step 0 (gelu), loss exceeds the threshold from step 212.``; "" if no curve differs."""
     if not comparison.drift:
         return ""
     exceeding = [drift for drift in comparison.drift if drift.exceeds is not None]
@@ -54,8 +53,7 @@ def drift_summary(comparison: Comparison) -> str:
     ]
     finding = comparison.shown
     if finding is not None and finding.step is not None:
-        what = "difference" if finding.cause in STRUCTURAL_CAUSES else "bit"
-        clauses.insert(0, f"first {what} at step {finding.step:,}{_op_text(finding)}")
+        clauses.insert(0, f"first difference at step {finding.step:,}{_op_text(finding)}")
     if len(exceeding) > MAX_NAMED:
         clauses.append(f"{len(exceeding) - MAX_NAMED} more later")
     text = ", ".join(clauses)

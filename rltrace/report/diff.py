@@ -321,7 +321,7 @@ def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
     if comparison.unlike:
         return
     shown = comparison.shown if comparison.verdict is Verdict.DIVERGED else None
-    seen = [] if shown is None else [shown]
+    seen, streams = ([], set()) if shown is None else ([shown], {shown.stream})
     if shown is not None:
         seen += _elsewhere(comparison, shown)
         yield _title(comparison, shown), shown
@@ -331,8 +331,9 @@ def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
         others = [finding for finding in others if finding in firsts][:MAX_OTHERS]
     for finding in (comparison.first, comparison.first_value, *others):
         if finding is not None and finding not in seen and not _is_of_one_sided_stream(comparison, finding):
+            yield _other_title(comparison, finding, shown, is_in_stream=finding.stream in streams), finding
             seen += [finding, *_elsewhere(comparison, finding)]
-            yield _other_title(comparison, finding, shown), finding
+            streams.add(finding.stream)
 
 
 def _elsewhere(comparison: Comparison, finding: Finding) -> list[Finding]:
@@ -358,9 +359,9 @@ def _title(comparison: Comparison, finding: Finding) -> str:
     return "First difference"
 
 
-def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None) -> str:
-    in_stream = shown is not None and finding.stream == shown.stream  # whose rows have an order
-    if finding in comparison.unordered and not in_stream:
+def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None, *, is_in_stream: bool) -> str:
+    """``is_in_stream``: a finding of its stream, whose rows have an order, is above it."""
+    if finding in comparison.unordered and not is_in_stream:
         return f"In {finding.stream}, order to the above unknown"
     if finding is comparison.first_value:
         return "First difference in values" + (", after it" if comparison.first not in (None, finding) else "")
@@ -368,7 +369,8 @@ def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None
         return f"{'Received by' if finding.received or finding.sender else 'In'} {finding.stream}, after it"
     if shown is None and comparison.verdict is Verdict.UNKNOWN:
         return "First difference"
-    return "Before it, the first difference in structure" if shown is not None else "First difference in structure"
+    above = shown is not None or is_in_stream
+    return "Before it, the first difference in structure" if above else "First difference in structure"
 
 
 def identical_before(finding: Finding, comparison: Comparison) -> str:

@@ -10,7 +10,7 @@ import pytest
 from shown import PAGES, differs, run, shown_on, without
 
 OF_THE_PROCESSOR = ("Logged scalars that differ", "How the curves diverge")
-"""How a first bit grows is another story on another processor."""
+"""How a first difference grows is another story on another processor."""
 
 SETTING = "ONEDNN_MAX_CPU_ISA"
 
@@ -46,4 +46,4 @@ def test_page(folder: Path) -> None:
     )
     begins = {drift["name"].split('"')[1]: drift["first"]["step"] for drift in report["drift"]}
     assert 0 < begins["value loss"] <= begins.get("return", begins["value loss"])
-    assert "First bit at step 0 (Agent.critic.1's gelu)" in " ".join(now[2].output.split())
+    assert "First difference at step 0 (Agent.critic.1's gelu)" in " ".join(now[2].output.split())

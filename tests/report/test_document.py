@@ -28,6 +28,7 @@ from rltrace.diff.base.model import (
     SourceEdit,
     Structure,
     UninitialisedCount,
+    Verdict,
 )
 from rltrace.extensions.jax import JAX_ENGINE
 from rltrace.extensions.page.data import gather
@@ -286,6 +287,14 @@ def test_one_difference_of_several_workers_is_one_finding(rich: Comparison) -> N
         "rank1/main to rank2/main, at the same place"
     ]
     assert [section.title for section in document.findings[1:]] == ["In rank3/main, order to the above unknown"]
+
+
+def test_findings_of_one_stream_have_an_order_where_none_decides(rich: Comparison) -> None:
+    assert rich.first_value is not None
+    earlier = replace(rich.first_value, cause=Cause.CONTROL_FLOW, a_index=0, b_index=None)
+    found = replace(rich, verdict=Verdict.SAME_VALUES, decisive=None, first=None, unordered=(earlier,), later=())
+    titles = [section.title for section in verdict_document(found).findings]
+    assert titles == ["First difference in values", "Before it, the first difference in structure"]
 
 
 def test_the_frame_of_the_program_leads_and_those_of_libraries_are_folded(rich: Comparison) -> None:

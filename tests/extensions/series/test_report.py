@@ -83,7 +83,7 @@ def test_what_a_curve_is_called(line: str, name: str) -> None:
 
 
 def test_how_a_curve_comes_apart() -> None:
-    """First bit and visible step, in places where it was read so; distances by powers of ten, cut in the middle."""
+    """First difference and visible step, where it was read so; distances by powers of ten, cut in the middle."""
     assert drift_text(drift()) == "differs from step 4; the difference exceeds the threshold (0.5) at once"
     late = drift(exceeds=DriftPoint(9, 1.0, 2.0), whole=False)
     assert (
