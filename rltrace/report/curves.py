@@ -54,6 +54,8 @@ def drift_summary(comparison: Comparison) -> str:
     finding = comparison.shown
     if finding is not None and finding.step is not None:
         clauses.insert(0, f"first difference at step {finding.step:,}{_op_text(finding)}")
+    elif clauses:
+        clauses[0] = f"the curve of {clauses[0]}"  # a sentence has a capital letter, and a name stays as it is
     if len(exceeding) > MAX_NAMED:
         clauses.append(f"{len(exceeding) - MAX_NAMED} more later")
     text = ", ".join(clauses)

@@ -139,6 +139,13 @@ def test_curves_of_several_ranks_are_named_with_their_process(rich: Comparison) 
     assert "in rank0/main: differs" in document_text(verdict_document(replace(rich, drift=drifts)))
 
 
+def test_a_name_does_not_become_a_word_of_the_sentence(rich: Comparison) -> None:
+    [curve, *_] = rich.drift
+    curve = replace(curve, name="self._id", place="", kind="watch", exceeds=curve.exceeds or curve.first)
+    found = replace(rich, drift=(curve,), decisive=None, first=None, first_value=None)
+    assert "The curve of self._id exceeds the threshold from step" in document_text(verdict_document(found))
+
+
 def test_each_section_has_one_title(rich: Comparison) -> None:
     """Sections have the title of the document in each form; what is said in them is said in each."""
     document = verdict_document(rich)
