@@ -81,10 +81,10 @@ def record_of(provider: str, account: Any) -> Record:
 
 
 def account_in(process: ProcessTrace, provider: str, kind: type[T]) -> T | None:
-    """The account of a provider in the journal of a process; None: it has none, or an invalid one."""
-    records = (record for record in process.journal.records if record["type"] == "injection")
-    record = next((record for record in records if record["provider"] == provider), None)
-    return None if record is None else parse_account(record, kind)
+    """The last account of a provider in the journal of a process; None: it has none, or an invalid one."""
+    records = [record for record in process.journal.records if record["type"] == "injection"]
+    found = [record for record in records if record["provider"] == provider]
+    return parse_account(found[-1], kind) if found else None
 
 
 def parse_account(found: Mapping[str, Any], kind: type[T]) -> T | None:

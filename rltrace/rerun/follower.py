@@ -96,12 +96,13 @@ class InjectionFollower:
             self._raised.add((injection.stream, injection.row))
 
     def account(self) -> Account:
-        """The outcomes of all injections."""
+        """The outcomes of all injections so far; the program may be going on."""
         found = list(self._missed)
         for name, steps in self._left.items():
             for step, places in steps.items():
                 reason = NOT_REACHED if (name, step) in self._reached else NO_STEP
                 reason = reason if name in self._streams else NO_STREAM
-                raised = {i.row for i in places.values() if (name, i.row) in self._raised}
-                found += [missed_injection(i, RAISED if i.row in raised else reason) for i in places.values()]
+                left = list(places.values())
+                raised = {i.row for i in left if (name, i.row) in self._raised}
+                found += [missed_injection(i, RAISED if i.row in raised else reason) for i in left]
         return Account(len(self.plan), self._done, tuple(found), self._other.kinds(), self._received)

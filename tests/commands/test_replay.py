@@ -126,6 +126,38 @@ def test_a_lockstep(folder: Path) -> None:
     assert "no JSON list of kinds" in done.stderr
 
 
+WORKERS = """
+import multiprocessing, sys
+import torch
+
+def work(pipe):
+    torch.manual_seed(int(sys.argv[1]))
+    pipe.send(torch.rand(3).tolist())
+    pipe.recv()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    worker = context.Process(target=work, args=(there,))
+    worker.start()
+    print(torch.tensor(here.recv()).sum())
+    worker.terminate()
+    worker.join()
+"""
+
+
+def test_injections_of_a_worker_that_its_parent_terminates(folder: Path) -> None:
+    """Its account is in its journal, as its rows are."""
+    (folder / "workers.py").write_text(WORKERS)
+    run(folder, "record", "--values", "op=rand", "-o", "w.zarr", "--", sys.executable, "workers.py", "1")
+    done = run(
+        folder, "replay", "w.zarr", "--inject", "op=rand", "-o", "v.zarr", "--", sys.executable, "workers.py", "2"
+    )
+    assert "injected A's values at the selected op" in done.stderr
+    assert done.returncode == 0
+    assert compare(folder / "w.zarr", folder / "v.zarr").verdict is Verdict.IDENTICAL
+
+
 def test_what_did_not_happen(folder: Path) -> None:
     """A program that never draws: UNRESOLVED, with the op and the reason; it does not end with 0."""
     command = ("--", sys.executable, "-c", "import torch; torch.zeros(3) + 1")

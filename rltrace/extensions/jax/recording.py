@@ -123,7 +123,7 @@ class JaxRecording:
             stop=commits.give_up,
             commit=self.commit,
             facts=lambda: self._facts | (programs.autotuning() if self.life.is_over else {}),
-            records=(lambda: ()) if hook is None else hook.records,
+            accounts=(lambda: ()) if hook is None else hook.records,
         )
         self.life.start([part])
         os.register_at_fork(after_in_child=self.life.forked)  # asking for the process takes as long as a digest

@@ -153,7 +153,7 @@ class ArrayHook(Protocol):
         """A row has written these arrays, before anything else sees them; ``outputs``: their operands."""
 
     def records(self) -> Sequence[Mapping[str, Any]]:
-        """Records for the journal, where the process ends."""
+        """Records for the journal, as of ``RecordingPart.accounts``."""
 
 
 def digests_of(operands: Sequence[Operand]) -> NDArray[np.uint64]:

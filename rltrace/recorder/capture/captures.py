@@ -122,7 +122,7 @@ class Attachment(Protocol):
         """The captures of the recording, with those that are added."""
 
     def records(self) -> list[dict[str, Any]]:
-        """Records for the process's journal; called when it ends."""
+        """Records for the process's journal, as of ``RecordingPart.accounts``."""
 
 
 Attach = Callable[[str], Attachment | None]

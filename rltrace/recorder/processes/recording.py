@@ -66,6 +66,9 @@ class RecordingPart(NamedTuple):
     """Another program is about to replace the process; None: that has failed, and it goes on."""
     facts: Callable[[], Mapping[str, fingerprint.Fact]] = lambda: NO_FACTS
     """Facts that are known once something has been computed."""
+    accounts: Callable[[], Iterable[Mapping[str, object]]] = lambda: ()
+    """Records of what was done so far, of which the last counts: where the process ends, and where it is about to be
+    terminated. Called in any thread."""
     records: Callable[[], Iterable[Mapping[str, object]]] = lambda: ()
     """Records that precede the last one of the journal."""
     end: Callable[[], Mapping[str, Any]] = dict
@@ -162,7 +165,7 @@ class ProcessRecording:
         self.write_facts()
         end: dict[str, Any] = {}
         for part in self._parts:
-            for record in part.records():
+            for record in (*part.accounts(), *part.records()):
                 self.writer.append(record)
             end |= part.end()
         error = getattr(sys, "last_value", None)
@@ -242,6 +245,10 @@ class ProcessRecording:
 
         def write() -> None:
             self.commit()
+            for part in self._parts:
+                with contextlib.suppress(Exception):  # of what the program does meanwhile
+                    for record in part.accounts():
+                        self.writer.append(record)
             self.writer.append({"type": "provisional_end", "state": state, "exit": dict(ending)})
 
         self.guarded(write)

@@ -150,6 +150,7 @@ class Session:
             RecordingPart(
                 wake=self._write_slept, facts=self._late_facts, records=self._last_records, end=steps.last_state
             ),
+            RecordingPart(accounts=(lambda: ()) if self._attachment is None else self._attachment.records),
             RecordingPart(wake=commits.start, sleep=commits.end, stop=commits.give_up, commit=self._commit),
             RecordingPart(
                 uninstall=lambda: patches.remove(but_subclasses=recording.is_inherited)
@@ -312,7 +313,6 @@ class Session:
         return {**device_facts(), **handed_facts([s.native for s in streams if isinstance(s, NativeRecorder)])}
 
     def _last_records(self) -> Iterator[Mapping[str, object]]:
-        yield from () if self._attachment is None else self._attachment.records()
         with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
             yield window.last_state(self._process.digests, self.steps.optimizers(), self._modules.roots())
 
