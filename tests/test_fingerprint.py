@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from rltrace import fingerprint
-from rltrace.fingerprint import gpu, host, libraries, sources
+from rltrace.fingerprint import host, libraries, sources
 
 PRINT = "import json; print('FACTS', json.dumps(found))\n"
 
@@ -255,11 +255,11 @@ def test_a_large_package_of_the_program_itself(tmp_path: Path, monkeypatch: pyte
 
 def test_a_library_is_asked_only_where_it_is_loaded() -> None:
     """Its file is the one in memory; without it, or without such a function, nothing is said."""
-    path = gpu.loaded("libc.so")
+    path = host.loaded("libc.so")
     assert path is not None and Path(path).is_absolute() and Path(path).exists()
-    assert gpu.loaded("libcublas.so.none") is None
-    assert gpu.library_version("libc.so", "cublasGetProperty") is None
-    assert gpu.library_version("libcublas.so.none", "cublasGetProperty") is None
+    assert host.loaded("libcublas.so.none") is None
+    assert host.library_version("libc.so", "cublasGetProperty") is None
+    assert host.library_version("libcublas.so.none", "cublasGetProperty") is None
 
 
 def test_reduced_precision_of_products_is_a_truth_value() -> None:
@@ -289,12 +289,12 @@ def test_variables_that_choose_kernels_are_written_down_and_places_are_not(name:
 
 def test_a_container_with_a_part_of_the_drivers_files_has_the_facts_of_that_part(tmp_path: Path) -> None:
     """One missing file of ``/proc`` loses its own fact only."""
-    assert gpu.driver_facts(tmp_path) == {}
+    assert host.driver_facts(tmp_path) == {}
     (tmp_path / "gpus" / "0000:3b:00.0").mkdir(parents=True)
-    assert gpu.driver_facts(tmp_path) == {}
+    assert host.driver_facts(tmp_path) == {}
     (tmp_path / "version").write_text(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06\nGCC version:  gcc 13\n"
     )
-    assert gpu.driver_facts(tmp_path) == {"cuda.driver": "NVIDIA UNIX x86_64 Kernel Module 580.65.06"}
+    assert host.driver_facts(tmp_path) == {"cuda.driver": "NVIDIA UNIX x86_64 Kernel Module 580.65.06"}
     (tmp_path / "gpus" / "0000:3b:00.0" / "information").write_text("Model: \t\t NVIDIA H100\nIRQ:   \t\t 64\n")
-    assert gpu.driver_facts(tmp_path)["cuda.gpus"] == "NVIDIA H100"
+    assert host.driver_facts(tmp_path)["cuda.gpus"] == "NVIDIA H100"

@@ -12,8 +12,7 @@ from typing import Final
 from rltrace.commands.console import ExitCode, narrate, write_json
 from rltrace.diff.base.model import Finding
 from rltrace.errors import UsageError
-from rltrace.live_diff.follower import Follower, Reach, may_grow
-from rltrace.live_diff.result import LiveOutcome, word_of
+from rltrace.live_diff.follower import Follower, LiveOutcome, Reach, may_grow, word_of
 from rltrace.recorder.base.options import ALL_STEPS, COMMIT_SECONDS, RecordOptions
 from rltrace.rerun.plan import window_of
 from rltrace.trace.format.arming import EndRequest, write_end_request

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 
-from rltrace.fingerprint import gpu, host, libraries, sources
+from rltrace.fingerprint import host, libraries, sources
 
 Fact = str | int | float | bool | None
 Facts = dict[str, Fact]
@@ -33,7 +33,7 @@ _LATE: Mapping[str, Callable[[], Facts]] = {
     "config": libraries.torch_config,
     "threads": libraries.torch_threads,
     "flags": libraries.torch_flags,
-    "cuda": gpu.cuda,
+    "cuda": host.cuda,
     "ray": libraries.ray,
 }
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from rltrace.command_lines import line
-from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveOutcome, LiveResult, word_of
+from rltrace.live_diff.follower import LiveCounts, LiveFinding, LiveOutcome, LiveResult, word_of
 from rltrace.wording import counted
 
 

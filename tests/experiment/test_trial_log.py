@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rltrace.experiment.confirm.run_cache import ClassTrial, OtherTrialsError, TrialLog
 from rltrace.experiment.delta_debugging import minimise
-from rltrace.experiment.trial_log import ClassTrial, OtherTrialsError, TrialLog
 
 SUBJECT = {"a": "a.zarr", "b": "b.zarr", "steps": [0, 2]}
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.launch import stopped_processes
-from rltrace.launch.run import run
-from rltrace.launch.stopped_processes import descendants
+from rltrace.launch import run as launch_run
+from rltrace.launch.run import descendants, run
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.trace.format.process_start import is_alive, parse_start
 from rltrace.trace.format.root import create_trace
@@ -76,7 +75,7 @@ def test_what_was_stopped_is_ended(
 ) -> None:
     """The trace is that of a stopped program, whole, with its workers' rows; nothing is left; and it is said. A program
     that ends by itself (``descendants`` None) is left alone."""
-    monkeypatch.setattr(stopped_processes, "GRACE_SECONDS", 0.5 if descendants is not None else 60.0)
+    monkeypatch.setattr(launch_run, "GRACE_SECONDS", 0.5 if descendants is not None else 60.0)
     program, trace = tmp_path / "train.py", tmp_path / "t.zarr"
     program.write_text(PROGRAM)
     create_trace(trace, {"command": [kind]})
@@ -119,7 +118,7 @@ if __name__ == "__main__":
 
 def test_what_waits_for_a_stopped_process_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The learner is stopped after its step, and the driver, which waits for what it would send, is ended."""
-    monkeypatch.setattr(stopped_processes, "GRACE_SECONDS", 2.0)
+    monkeypatch.setattr(launch_run, "GRACE_SECONDS", 2.0)
     program, trace = tmp_path / "train.py", tmp_path / "t.zarr"
     program.write_text(LEARNER)
     create_trace(trace, {"command": ["train.py"]})

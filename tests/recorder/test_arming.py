@@ -22,7 +22,7 @@ from rltrace.recorder import current_session
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.processes import exits
 from rltrace.recorder.processes.forks import forks
-from rltrace.recorder.session import arming
+from rltrace.recorder.session import window
 from rltrace.recorder.session.api import recording
 from rltrace.trace.format.arming import (
     VERSION,
@@ -49,9 +49,9 @@ At = Mapping[int, Callable[[], object]]
 
 @pytest.fixture(autouse=True)
 def look_at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (arming, exits):
+    for module in (window, exits):
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(arming, "WRITE_SHARE", 0)
+    monkeypatch.setattr(window, "WRITE_SHARE", 0)
 
 
 def train(at: At) -> list[torch.Tensor]:

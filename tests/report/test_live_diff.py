@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.json import to_json
-from rltrace.live_diff.result import LiveCounts, LiveFinding, LiveOutcome, LiveResult
+from rltrace.live_diff.follower import LiveCounts, LiveFinding, LiveOutcome, LiveResult
 from rltrace.report.live_diff import LiveReport, against_lines, commands
 from rltrace.trace.read.names import Site
 

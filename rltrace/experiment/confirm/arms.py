@@ -27,7 +27,7 @@ from rltrace.experiment.confirm.phrases import (
     place_text,
     runs_text,
 )
-from rltrace.experiment.confirm.run_cache import RunCache, RunOutcome, Side
+from rltrace.experiment.confirm.run_cache import RunCache, RunOutcome, Side, TrialLog
 from rltrace.experiment.confirm.steps_covered import (
     DivergencePoint,
     StepsCovered,
@@ -37,7 +37,6 @@ from rltrace.experiment.confirm.steps_covered import (
 )
 from rltrace.experiment.delta_debugging import NothingToSearchError, minimise
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
-from rltrace.experiment.trial_log import TrialLog
 from rltrace.rerun.account import Account
 from rltrace.trace.format.schema import GENERATORS, LIMIT, Column, Kind, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace

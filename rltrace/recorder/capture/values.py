@@ -2,14 +2,16 @@
 
 Owns the moment at which bytes are copied. What an op returned or wrote is copied right after its digest was taken, and
 checked against it. What it reads is copied afterwards too, since the op has not changed it; what it is about to write
-is copied before.
+is copied before. A re-execution also needs where the arguments of an op lay: an input that is written may share memory
+with another, and kernels choose their loops by alignment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_char, string_at
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +25,6 @@ from rltrace.recorder.core.calls import Call, op_tensors
 from rltrace.recorder.core.hooks import FixedCells, OpHook
 from rltrace.recorder.core.op_info import OpPlan
 from rltrace.recorder.core.op_recorder import OpRecorder
-from rltrace.recorder.core.placement import TensorPlacement, placements
 from rltrace.recorder.core.regions import RegionInputs
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.accelerator import waiting_allowed
@@ -32,8 +33,59 @@ from rltrace.recorder.digests.layouts import Layout, Layouts, data_address, dtyp
 from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.selectors import Selector
 from rltrace.trace.format import dtypes
-from rltrace.trace.format.schema import LIMIT, PLACEMENT_SHIFT, Origin, Phase, RowFlag, ValueKind, pack_link
+from rltrace.trace.format.schema import (
+    LIMIT,
+    PLACEMENT_ALIGNMENT,
+    PLACEMENT_SHIFT,
+    Origin,
+    Phase,
+    PlacementBit,
+    RowFlag,
+    ValueKind,
+    pack_link,
+)
 from rltrace.trace.write.packers import NewValue
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlacement:
+    """Placement of one tensor argument."""
+
+    shared_with: int
+    """Place of the first argument in the same storage; its own place where it is the first."""
+    offset: int
+    """Bytes from the lowest address at which an argument in this storage begins."""
+    alignment: int
+    """That lowest address modulo PLACEMENT_ALIGNMENT."""
+    bits: PlacementBit
+
+    def is_plain(self, place: int) -> bool:
+        """Whether it shares no storage, is aligned as by an allocator, and is not lazily conjugated or negated."""
+        return self.shared_with == place and not self.offset and not self.alignment and not self.bits
+
+
+def placements(tensors: Sequence[torch.Tensor]) -> dict[int, TensorPlacement]:
+    """Placements by place; without tensors that have no address (sparse, nested, a subclass, on device meta, empty)."""
+    storages: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    found = []
+    with torch._C.DisableTorchFunctionSubclass():
+        for place, tensor in enumerate(tensors):
+            try:
+                storage, address = torch._C._storage_address(tensor), data_address(tensor)  # type: ignore[attr-defined]
+            except (NotImplementedError, RuntimeError):
+                continue
+            if not storage or not address:
+                continue
+            first = storages.setdefault(storage, place)
+            lowest[first] = min(address, lowest.get(first, address))
+            bits = PlacementBit(tensor.is_conj() * PlacementBit.CONJUGATED | tensor.is_neg() * PlacementBit.NEGATED)
+            found.append((place, first, address, bits))
+    return {
+        place: TensorPlacement(first, address - lowest[first], lowest[first] % PLACEMENT_ALIGNMENT, bits)
+        for place, first, address, bits in found
+    }
+
 
 # --- copies -----------------------------------------------------------------------------------------------------------
 #

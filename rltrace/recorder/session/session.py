@@ -45,13 +45,11 @@ from rltrace.recorder.processes.forks import Inheritance, forks
 from rltrace.recorder.processes.messages import Messages, Place
 from rltrace.recorder.processes.recording import ProcessRecording, RecordingPart
 from rltrace.recorder.session import window
-from rltrace.recorder.session.arming import ArmedWindow, Arming
 from rltrace.recorder.session.engine_choice import choice_facts, choose_library, handed_facts
 from rltrace.recorder.session.grad_scalers import Scalers
-from rltrace.recorder.session.item_reads import ItemReads
 from rltrace.recorder.session.optimizer_steps import StepCounter, StepWriter
-from rltrace.recorder.session.torch_patches import TorchPatches
-from rltrace.recorder.session.window import EventWriter, LaunchProfiler, OpWindow
+from rltrace.recorder.session.torch_patches import ItemReads, TorchPatches
+from rltrace.recorder.session.window import ArmedWindow, Arming, EventWriter, LaunchProfiler, OpWindow
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.recorder.streams.threads import Streams, running_before

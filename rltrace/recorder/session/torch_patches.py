@@ -1,6 +1,7 @@
 """Patches of torch while ops are recorded: modules, aliases, subclasses, compiled functions, composite operators.
 
-Owns that they are installed and removed together, and in which order. Knows no steps and no windows.
+Owns that they are installed and removed together, and in which order; at level ``step``, where no op is
+seen, the one of ``torch.Tensor.item`` alone. Knows no steps and no windows.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
+from types import CodeType
 from typing import Any, Final, Protocol
 
 import torch
@@ -17,12 +19,14 @@ from rltrace.extension import extensions
 from rltrace.recorder.base.dispatch_mode import recorder_disabled, recorder_is_next
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
+from rltrace.recorder.core.call_sites import Sites, is_internal
 from rltrace.recorder.core.compiled import CompiledCalls
 from rltrace.recorder.core.distributed_tensors import ShardingPropagation
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.storages import Storages, address_of
 from rltrace.recorder.core.works import Works
+from rltrace.recorder.streams.series import SeriesSampler
 
 # --- composites -------------------------------------------------------------------------------------------------------
 #
@@ -251,3 +255,55 @@ class TorchPatches:
         self._process.readback.leave_to_parent()
         if not but_subclasses:
             self._subclasses.uninstall()
+
+
+MAX_CODES: Final = 4_096
+
+
+class ItemReads:
+    """A number for each read of a tensor by the program with ``.item()``, from ``install`` to ``remove``.
+
+    Reads by torch itself, as every optimizer makes them, cost one look-up and are not recorded. ``float(tensor)`` is
+    not patched: torch's warning, where the tensor requires gradients, would name the patch, not the program's line.
+    """
+
+    def __init__(self, series: SeriesSampler, sites: Sites, fail: Callable[[Exception], None]) -> None:
+        self._series = series
+        self._sites = sites
+        self._fail = fail
+        self._patches = Patches()
+        self._is_program: dict[CodeType, bool] = {}
+        """By the code that reads a number: whether it is the program's."""
+
+    def install(self) -> None:
+        self._patches.replace(torch.Tensor, "item", self._reading(torch.Tensor.item))
+
+    def remove(self) -> None:
+        self._patches.undo_all()
+
+    def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        patches, is_program, fail = self._patches, self._is_program, self._fail
+
+        @functools.wraps(original)
+        def item(tensor: torch.Tensor) -> Any:
+            number = original(tensor)
+            kind = type(number)
+            if kind is float or kind is int:
+                try:
+                    frame = sys._getframe(1)
+                    if patches and (is_program.get(frame.f_code) or self._is_of_program(frame.f_code)):
+                        site = self._sites.of_stack(frame)
+                        self._series.read(site, self._sites.calls.get(site, ""), number)
+                except Exception as error:
+                    fail(error)
+            return number
+
+        return item
+
+    def _is_of_program(self, code: CodeType) -> bool:
+        found = self._is_program.get(code)
+        if found is None:
+            if len(self._is_program) >= MAX_CODES:  # a program that makes code as it runs
+                self._is_program.clear()
+            found = self._is_program[code] = not is_internal(code)
+        return found
