@@ -67,7 +67,7 @@ class ConfirmArguments:
     share: tuple[str, ...] = share_option(group=SIDES)
     in_place: bool = option(group=SIDES, help="Run in the folders, not in copies.")
     arms: str | None = option(type=click.Choice(["a", "b"]), group=MACHINES, help="Of one program, on its machine.")
-    capture: Path | None = option(metavar="FILE", group=MACHINES, help="The other's control, from rltrace capture.")
+    control: Path | None = option(metavar="TRACE", group=MACHINES, help="The other's control, with its values.")
     found: Path | None = option(metavar="FILE", group=MACHINES, help="With --arms a: the outcome of --arms b.")
     join: bool = option(group=MACHINES, help="Combine two outcomes of --arms: A B are these files.")
 
@@ -121,7 +121,7 @@ def command(arguments: ConfirmArguments) -> int:
             selectors=arguments.inject,
             samples=arguments.samples,
             search=not arguments.no_search,
-            capture=arguments.capture,
+            control=arguments.control,
             found=None if arguments.found is None else read_outcome(arguments.found),
             found_file=arguments.found,
         )
@@ -192,10 +192,10 @@ def _run(options: ConfirmOptions, arguments: ConfirmArguments) -> ExperimentResu
         silent = quiet or not progress_visible()
         on_run = _ignore if silent else lambda name: narrate(f"run {name} ended{count()}")
         cache = RunCache(setting, _subject(prepared, options), runner, on_run)
-        captured = {}
-        if prepared.captured is not None:
-            captured[prepared.capture_name] = cache.add_capture(prepared.capture_name, prepared.captured)
-        start = initial_outcome(prepared.question, (str(options.a), str(options.b)), dict(prepared.subject), captured)
+        elsewhere = {}
+        if prepared.control is not None:
+            elsewhere[prepared.control_name] = cache.add_control(prepared.control_name, prepared.control)
+        start = initial_outcome(prepared.question, (str(options.a), str(options.b)), dict(prepared.subject), elsewhere)
         experiment = Experiment(prepared.question, cache, start, save)
         try:
             outcome = experiment.run()
@@ -245,7 +245,7 @@ class _Narration:
                 narrate(line)
 
 
-def require_approval(text: str, *, yes: bool, quiet: bool, question: str = "run them?") -> None:
+def require_approval(text: str, *, yes: bool, quiet: bool) -> None:
     """Show what is about to be done and ask for approval. Raises UsageError without a terminal to ask at."""
     if not quiet or not yes:
         narrate(text)
@@ -253,7 +253,7 @@ def require_approval(text: str, *, yes: bool, quiet: bool, question: str = "run 
         return
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError("these commands come from traces, and without a terminal they cannot be approved: give --yes")
-    if not click.confirm(question, default=True, err=True):
+    if not click.confirm("run them?", default=True, err=True):
         raise KeyboardInterrupt
 
 

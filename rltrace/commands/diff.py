@@ -27,7 +27,7 @@ from rltrace.trace.format.location import Location
 if TYPE_CHECKING:
     from rltrace.diff import Comparison
     from rltrace.diff.groups import Grouping
-    from rltrace.experiment.confirm.saved_outcome import SavedOutcome
+    from rltrace.experiment.outcome import SavedOutcome
     from rltrace.report.brief import Brief
     from rltrace.report.document import Document
 
@@ -81,7 +81,7 @@ def command(arguments: DiffArguments) -> int:
 
 def _print(a: Location, b: Location, arguments: DiffArguments) -> int:
     from rltrace.diff import CompareOptions, compare
-    from rltrace.experiment.confirm.saved_outcome import find_outcome
+    from rltrace.experiment.outcome import find_outcome
 
     options = CompareOptions(strict=arguments.strict, tolerance=arguments.tolerance)
     saved = find_outcome(a, b, arguments.confirm)

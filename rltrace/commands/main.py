@@ -33,7 +33,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Prove": {
         "confirm": "Run both programs again: is the first difference the cause?",
         "replay": "Run a command with values of another run injected.",
-        "capture": "Run a program again, with its values in one file.",
     },
     "Look": {
         "show": "Look through one trace in the terminal: steps, curves, ops.",

@@ -1,11 +1,12 @@
 """The result of an experiment on two traces: its arms, its outcome, and the kinds of op at which runs diverge.
 
-Owns the result object of ``rltrace confirm`` and its JSON, ``rltrace.confirm/1``, whose keys are the fields. Runs and
-judges nothing.
+Owns the result object of ``rltrace confirm``, its JSON, ``rltrace.confirm/1``, whose keys are the fields, and which
+file belongs to two traces. Runs and judges nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from rltrace.errors import RltraceError
 from rltrace.json import JsonError, from_json, to_json
 from rltrace.trace.format.location import Location, folder_beside
 from rltrace.trace.read.names import Site
+from rltrace.trace.read.reader import Trace, open_trace
 
 MAX_BYTES = 64 << 20
 """Size of the largest outcome that is read, with many thousand classes."""
@@ -176,7 +178,42 @@ def read_outcome(path: Path) -> ExperimentResult:
         ) from None
 
 
+def identity_of(trace: Trace) -> str:
+    """Identifies a trace and its slices: 16 hex digits of a hash of its launch record."""
+    launch = json.dumps(trace.launch, sort_keys=True, default=str)
+    return hashlib.sha256(launch.encode()).hexdigest()[:16]
+
+
 def outcome_path(a: Location, b: Location) -> Path:
     """The default file of the outcome of two traces: next to trace B, named after both."""
     names = [path.name.removesuffix(".zarr") for path in (a, b)]
     return folder_beside(b) / f"{names[0]}-{names[1]}.confirm.json"
+
+
+@dataclass(frozen=True)
+class SavedOutcome:
+    """The outcome in a file, or why it cannot be used."""
+
+    path: Path
+    outcome: ExperimentResult | None
+    trouble: str = ""
+
+
+def find_outcome(a: Location, b: Location, file: Path | None = None) -> SavedOutcome | None:
+    """The outcome in ``file``; without one, in the default file next to B, or None if it does not exist.
+
+    Raises OutcomeError if ``file`` is not the outcome of an experiment on these traces.
+    """
+    path = file or outcome_path(a, b)
+    if file is None and not path.exists():
+        return None
+    try:
+        outcome = read_outcome(path)
+        subject = {side: identity_of(open_trace(trace)) for side, trace in (("a", a), ("b", b))}
+        if outcome.subject and any(outcome.subject.get(side) != known for side, known in subject.items()):
+            raise OutcomeError(f"{path} is the outcome of an experiment on other traces")
+    except OutcomeError as error:
+        if file is not None:
+            raise
+        return SavedOutcome(path, None, str(error))
+    return SavedOutcome(path, outcome)

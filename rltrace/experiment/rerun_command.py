@@ -62,10 +62,11 @@ def recipe_of(
     """
     words = tuple(command) or _command(trace, option)
     variables = {**_variables(trace), **(variables or {})}
-    return Recipe(words, folder or _folder(trace), variables, _options(trace))
+    return Recipe(words, folder or _folder(trace), variables, options_of(trace))
 
 
-def _options(trace: Trace) -> tuple[str, ...]:
+def options_of(trace: Trace) -> tuple[str, ...]:
+    """Options of ``rltrace record`` that change what the program of a trace runs."""
     compile_, loops = compile_of(trace), loops_of(trace)
     compiled = () if compile_ is None else ("--compile", compile_)
     return (*compiled, *(("--loops", ",".join(loops)) if loops else ()))

@@ -62,7 +62,7 @@ def check_extent(folder: Path, shared: tuple[str, ...], without: Path | None, li
 def copy_folder(folder: Path, target: Path, shared: tuple[str, ...] = (), without: Path | None = None) -> None:
     """Copy ``folder`` to ``target``, which must not exist.
 
-    Left out are traces, captures, the runs of experiments, caches, the folder ``without``, and special files. Virtual
+    Left out are traces, the runs of experiments, caches, the folder ``without``, and special files. Virtual
     environments and the entries in ``shared`` become links to the originals; relative links that lead out of the folder
     keep their targets.
     """
@@ -100,8 +100,7 @@ def _copy(source: Path, target: Path, root: Path, without: Path | None) -> None:
     if stat.S_ISLNK(mode):
         _copy_link(source, target, root)
     elif stat.S_ISREG(mode):
-        if not _is_capture(source):
-            shutil.copy2(source, target)
+        shutil.copy2(source, target)
     elif stat.S_ISDIR(mode) and not _is_left_out(source, without):
         if _is_virtual_environment(source):
             target.symlink_to(source.absolute())
@@ -122,7 +121,7 @@ def _sizes(path: Path, without: Path | None) -> Iterator[int]:
     """Bytes of every file that would be copied from ``path``."""
     found = path.lstat()
     if stat.S_ISREG(found.st_mode):
-        yield 0 if _is_capture(path) else found.st_size
+        yield found.st_size
     elif stat.S_ISDIR(found.st_mode) and not _is_left_out(path, without) and not _is_virtual_environment(path):
         for name in os.listdir(path):  # noqa: PTH208
             yield from _sizes(path / name, without)
@@ -136,20 +135,11 @@ def _is_left_out(folder: Path, without: Path | None) -> bool:
 
 def _is_experiment(folder: Path) -> bool:
     """Whether a folder holds the runs of an experiment."""
-    return EXPERIMENT_SCHEMA in _first_bytes(folder / EXPERIMENT, 200)
-
-
-def _is_capture(file: Path) -> bool:
-    """Whether a file is a capture, by its name and its first entry."""
-    return file.suffix == ".capture" and _first_bytes(file, 64)[30:].startswith(b"capture.json")
-
-
-def _first_bytes(file: Path, size: int) -> bytes:
     try:
-        with file.open("rb") as opened:
-            return opened.read(size)
+        with (folder / EXPERIMENT).open("rb") as opened:
+            return EXPERIMENT_SCHEMA in opened.read(200)
     except OSError:
-        return b""
+        return False
 
 
 def _is_virtual_environment(folder: Path) -> bool:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from rltrace.diff.base.model import Verdict
 from rltrace.diff.metrics.distances import MOST_ULP
-from rltrace.experiment.confirm.saved_outcome import SavedOutcome
-from rltrace.experiment.outcome import Arm, ArmState, ExperimentResult, OriginClass, Outcome
+from rltrace.experiment.outcome import Arm, ArmState, ExperimentResult, OriginClass, Outcome, SavedOutcome
 from rltrace.experiment.rerun_command import Recipe
 from rltrace.report.document import Code, Document, Fact, Section
 from rltrace.wording import counted, sentence, sentences
@@ -54,18 +53,6 @@ def plan_lines(recipes: Mapping[str, Recipe], steps: str, samples: int, *, in_pl
     yield f"this runs, up to the end of {steps} and several times each ({control} per control):"
     for side, recipe in recipes.items():
         yield f"  {side.upper()}  {recipe.shown}"
-    yield from _folder_lines(in_place, work)
-
-
-def capture_plan_lines(recipe: Recipe, steps: str, samples: int, *, in_place: bool, work: str) -> Iterator[str]:
-    """The runs of ``rltrace capture``, before they are confirmed."""
-    times = "once" if samples == 1 else f"{samples} times"
-    yield f"this runs {times}, up to the end of {steps}:"
-    yield f"  {recipe.shown}"
-    yield from _folder_lines(in_place, work)
-
-
-def _folder_lines(in_place: bool, work: str) -> Iterator[str]:
     yield "  in its folder" if in_place else "  each run in a copy of its folder"
     yield f"  traces and output go to {work}"
 

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
+from rltrace.command_lines import parse_line
 from rltrace.commands.confirm import parse_overrides
 from rltrace.commands.main import main
 from rltrace.diff.base.model import Pair
-from rltrace.errors import UsageError
-from rltrace.experiment.confirm.arms import interrupted_outcome
-from rltrace.experiment.confirm.capture import CaptureError, CaptureInfo, identity_of, write_capture
-from rltrace.experiment.confirm.setup import (
-    CommandOverrides,
-    ConfirmOptions,
-    ExperimentSetup,
-    captured_recipe,
-    join,
-    prepare,
-)
+from rltrace.errors import RecordError, UsageError
+from rltrace.experiment.confirm.arms import Experiment, initial_outcome, interrupted_outcome
+from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
+from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, join, prepare
 from rltrace.experiment.confirm.suggested_commands import advice_of
-from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
+from rltrace.experiment.outcome import (
+    Arm,
+    ArmName,
+    ArmState,
+    ExperimentResult,
+    OriginClass,
+    Outcome,
+    identity_of,
+    write_outcome,
+)
 from rltrace.extensions.archive.slice import slice_trace
 from rltrace.extensions.jax import JAX_ENGINE
 from rltrace.report.confirm import outcome_headline
@@ -120,9 +124,16 @@ def traces(tmp_path: Path) -> tuple[Path, Path]:
     return paths[0], paths[1]
 
 
-def captured(of: Path, file: Path, first: int = 1, end: int = 3) -> Path:
-    write_capture(file, CaptureInfo(identity_of(open_trace(of)), str(of), first, end, 2), of)
-    return file
+def control(file: Path, *, values: bool = True, window: tuple[int, int] = (1, 3), middle: str = "x1a") -> Path:
+    """The trace of a control, recorded in this window; by default it equals A."""
+    builder = TraceBuilder(file)
+    if values:
+        builder.main.request_values()
+    builder.window(*window)
+    for step in range(3):
+        builder.op("aten.mm.default", outputs=[middle if step == 1 else f"x{step}"])
+        builder.end_step()
+    return builder.finish()
 
 
 def prepared(traces: tuple[Path, Path], **asked: object) -> ExperimentSetup:
@@ -132,28 +143,59 @@ def prepared(traces: tuple[Path, Path], **asked: object) -> ExperimentSetup:
     return prepare(ConfirmOptions(*traces, **{**defaults, **asked}))
 
 
-def test_a_capture_is_of_this_trace_and_these_steps(traces: tuple[Path, Path], tmp_path: Path) -> None:
-    """Of the other trace, of other steps, none at all: refused, with the command that makes the right one."""
-    a, b = traces
-    right = f"rltrace capture {a} --steps 1:3 -o a.capture"
+def test_a_control_holds_the_values_of_these_steps(traces: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of other steps, without values, none at all: refused, with the command that records the right one."""
+    right = "rltrace record --steps 1:3 --until 2 --verify-inputs --values all --values-inputs -o a-control.zarr -- "
     for wrong, words in (
-        (captured(b, tmp_path / "b.capture"), f"is a capture of {b}, not of A"),
-        (captured(a, tmp_path / "early.capture", 0, 2), right),
-        (None, right),
+        (control(tmp_path / "early.zarr", window=(0, 2)), "does not hold the ops of steps 1 to 2"),
+        (control(tmp_path / "late.zarr", window=(2, 4)), "does not hold the ops of steps 1 to 2"),
+        (control(tmp_path / "bare.zarr", values=False), "holds no values"),
+        (None, "give its trace with --control"),
     ):
-        with pytest.raises((UsageError, CaptureError)) as raised:
-            prepared(traces, capture=wrong)
-        assert words in str(raised.value)
-    file = captured(a, tmp_path / "a.capture")
-    assert prepared(traces, capture=file).capture_name == "A0"
-    slice_trace(a, 1, 3, tmp_path / "slice.zarr")
-    assert prepared((tmp_path / "slice.zarr", b), capture=file).captured == file
+        with pytest.raises(UsageError) as raised:
+            prepared(traces, control=wrong)
+        assert words in str(raised.value) and right in str(raised.value)
+    file = control(tmp_path / "a-control.zarr")
+    found = prepared(traces, control=file)
+    assert (found.control, found.control_name) == (file, "A0")
+    slice_trace(traces[0], 1, 3, tmp_path / "slice.zarr")
+    assert identity_of(open_trace(tmp_path / "slice.zarr")) == identity_of(open_trace(traces[0]))
+    assert prepared((tmp_path / "slice.zarr", traces[1]), control=file).subject == found.subject
+
+
+class NoRunner:
+    """In place of a ``Runner``."""
+
+    def run(self, jobs: object) -> None:
+        raise RecordError("it would be run")
+
+
+def test_a_control_equals_its_trace(traces: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of another program, or not known to be of this one: it proves nothing, and nothing is run."""
+    damaged = control(tmp_path / "damaged.zarr")
+    rmtree(damaged / "processes/0/streams/0/cells")
+    for file, words in (
+        (control(tmp_path / "other.zarr", middle="x1b"), "the control of A diverges from A at aten.mm.default"),
+        (damaged, "unknown whether the control of A"),
+        (control(tmp_path / "a-control.zarr"), None),
+    ):
+        ready = prepared(traces, control=file)
+        setting = RunSetting(tmp_path / f"{file.name}.runs", ready.recipes, ready.question.divergence.covered)
+        cache = RunCache(setting, {}, NoRunner())  # type: ignore[arg-type]
+        cache.add_control("A0", file)
+        experiment = Experiment(ready.question, cache, initial_outcome(ready.question, ("a", "b"), dict(ready.subject)))
+        if words is None:
+            with pytest.raises(RecordError, match="it would be run"):
+                experiment.run()
+        else:
+            found = experiment.run()
+            assert found.word is Outcome.UNRESOLVED
+            assert words in found.explanation
 
 
 def test_the_arms_of_a_rest_on_what_those_of_b_found(traces: tuple[Path, Path], tmp_path: Path) -> None:
     """Nothing found, of other traces, or found without success: refused; else its kinds are what is injected."""
-    file = captured(traces[1], tmp_path / "b.capture")
-    asked = {"sides": frozenset("a"), "capture": file}
+    asked = {"sides": frozenset("a"), "control": control(tmp_path / "b-control.zarr")}
     subject = {side: identity_of(open_trace(trace)) for side, trace in zip("ab", traces, strict=True)}
     with pytest.raises(UsageError, match="run those first"):
         prepared(traces, **asked)
@@ -175,24 +217,24 @@ def test_another_machine_says_what_to_run_there(traces: tuple[Path, Path], tmp_p
     with pytest.raises(UsageError) as raised:
         prepared((far, traces[1]), sides=frozenset("ab"), selectors=("op=mm",))
     assert "host.machine is" in str(raised.value)
-    assert f"there: rltrace capture {far} --steps 0:2 -o a.capture" in str(raised.value)
-    assert f"here:  rltrace confirm {far} {traces[1]} --arms b --capture a.capture --inject op=mm" in str(raised.value)
-    with pytest.raises(UsageError, match="capture it there"):
-        captured_recipe(open_trace(far), CommandOverrides())
+    assert "there: cd ~ && rltrace record --steps 0:2 --until 1 --verify-inputs --values all" in str(raised.value)
+    here = f"here:  rltrace confirm {far} {traces[1]} --arms b --control far-control.zarr --inject op=mm"
+    assert here in str(raised.value)
 
 
 def test_advice_leads_to_the_other_machine_and_back(traces: tuple[Path, Path], tmp_path: Path) -> None:
-    """After B's half: capture B, A's arms, join. After A's: join. The commands are ones that this version takes."""
-    file = captured(traces[0], tmp_path / "a.capture")
+    """After B's half: B's control, A's arms, join. After A's: join. The commands are ones that this version takes."""
+    file = control(tmp_path / "a-control.zarr")
     asked = ConfirmOptions(*traces, sides=frozenset(("b",)))
-    commands = advice_of(OF_B, asked, prepared(traces, capture=file), Path("b.json"), Path("b"))
-    assert [command.split()[1] for command in commands] == ["capture", "confirm", "confirm", "repro"]
+    commands = advice_of(OF_B, asked, prepared(traces, control=file), Path("b.json"), Path("b"))
+    assert [parse_line(command).argv[1] for command in commands] == ["record", "confirm", "confirm", "repro"]
+    assert "--control b-control.zarr" in commands[1]
     assert "--found b.json -o a.json  # on A's machine" in commands[1]
     asked = ConfirmOptions(*traces, sides=frozenset(("b",)), until=4, selectors=("op=mm",))
-    again = advice_of(OF_B, asked, prepared(traces, capture=file), Path("b.json"), Path("b"))[1]
+    again = advice_of(OF_B, asked, prepared(traces, control=file), Path("b.json"), Path("b"))[1]
     assert "--found b.json --until 4 --inject op=mm -o a.json" in again
     asked = ConfirmOptions(*traces, sides=frozenset(("a",)), found=OF_B, found_file=Path("b.json"))
-    ready = prepared(traces, capture=file)
+    ready = prepared(traces, control=file)
     assert advice_of(OF_A, asked, ready, Path("a.json"), Path("a")) == ("rltrace confirm --join a.json b.json",)
 
 
@@ -204,7 +246,7 @@ def test_no_script_is_suggested_for_an_op_of_jax(traces: tuple[Path, Path], tmp_
         trace.op("erf_inv", outputs=[side])
         trace.end_step()
         paths.append(trace.finish())
-    ready = prepared(traces, capture=captured(traces[0], tmp_path / "a.capture"))
+    ready = prepared(traces, control=control(tmp_path / "a-control.zarr"))
     confirmed = replace(OF_B, word=Outcome.CONFIRMED)
     asked = ConfirmOptions(*traces)
     assert [each.split()[1] for each in advice_of(confirmed, asked, ready, Path("b.json"), Path("b"))] == ["repro"]

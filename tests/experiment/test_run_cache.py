@@ -5,16 +5,17 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
 from rltrace.errors import RecordError, UsageError
-from rltrace.experiment.confirm.capture import CaptureInfo, write_capture
 from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
 from rltrace.experiment.confirm.steps_covered import StepsCovered
 from rltrace.experiment.rerun_command import Recipe
 from rltrace.experiment.runner import RunRequest, RunResult
 from rltrace.testing import TraceBuilder
+from rltrace.trace.read.reader import open_trace
 
 ACCOUNT = '{"selected": 1, "injected": 1, "propagated": 0, "missed": [], "other": []}'
 
@@ -115,12 +116,12 @@ def test_a_folder_is_one_experiments(tmp_path: Path, made: Made) -> None:
         bench(tmp_path, made)
 
 
-def test_a_captured_control_takes_the_place_of_a_run(tmp_path: Path, made: Made) -> None:
-    """It is unpacked once, and says how it was made."""
+def test_a_control_from_elsewhere_takes_the_place_of_a_run(tmp_path: Path, made: Made) -> None:
+    """It is copied once, and says where its trace was."""
     trace = TraceBuilder(tmp_path / "far.zarr").finish()
-    write_capture(tmp_path / "far.capture", CaptureInfo("1", "far.zarr", 3, 5, 2), trace)
-    note = bench(tmp_path, made).add_capture("A0", tmp_path / "far.capture")
-    assert note == "captured of far.zarr, the same in 2 runs of 2"
-    (tmp_path / "far.capture").unlink()
-    assert bench(tmp_path, made).add_capture("A0", tmp_path / "far.capture") == note
+    note = bench(tmp_path, made).add_control("A0", trace)
+    assert note == f"its trace is {trace}"
+    assert open_trace(tmp_path / "runs" / "A0.zarr").processes
+    rmtree(trace)
+    assert bench(tmp_path, made).add_control("A0", trace) == note
     assert made.names == []

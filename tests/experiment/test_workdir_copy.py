@@ -11,7 +11,6 @@ import pytest
 from samples import small_trace
 
 from rltrace.errors import UsageError
-from rltrace.experiment.confirm.capture import CaptureInfo, write_capture
 from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
 from rltrace.experiment.confirm.steps_covered import StepsCovered
 from rltrace.experiment.runner import Runner
@@ -46,16 +45,12 @@ def listing(folder: Path) -> set[str]:
 
 
 def test_what_rltrace_wrote_is_left_out(project: Path, tmp_path: Path) -> None:
-    """A capture may be large, and an experiment keeps what its programs printed; any other file is copied."""
+    """An experiment keeps what its programs printed, and the runs of another one are no part of a program."""
     before = listing_of_copy(project, tmp_path / "before"), extent_of(project).size
-    about = CaptureInfo("0" * 16, "old.zarr", 0, 2, 1)
-    write_capture(project / "data" / "old.capture", about, project / "old.zarr")
     with Runner() as runner:
         RunCache(RunSetting(project / "old.confirm", {}, StepsCovered(0, 2)), {"a": "1"}, runner)
     (project / "old.confirm" / "A0.out").write_bytes(bytes(5000))
     assert (listing_of_copy(project, tmp_path / "after"), extent_of(project).size) == before
-    (project / "bird.capture").write_text("a photograph")
-    assert "bird.capture" in listing_of_copy(project, tmp_path / "more")
 
 
 def listing_of_copy(folder: Path, target: Path) -> set[str]:

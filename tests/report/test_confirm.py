@@ -11,7 +11,7 @@ import pytest
 from rltrace.diff.base.model import Pair
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace.experiment.rerun_command import Recipe
-from rltrace.report.confirm import arm_line, capture_plan_lines, outcome_document, plan_lines
+from rltrace.report.confirm import arm_line, outcome_document, plan_lines
 from rltrace.report.text import document_text
 from rltrace.trace.read.names import Site
 
@@ -102,12 +102,9 @@ def test_what_is_about_to_be_run() -> None:
         "  each run in a copy of its folder",
         "  traces and output go to runs",
     ]
-    assert list(capture_plan_lines(recipe, "steps 3 to 4", 2, in_place=True, work="runs")) == [
-        "this runs 2 times, up to the end of steps 3 to 4:",
-        f"  {shown}",
-        "  in its folder",
-        "  traces and output go to runs",
-    ]
+    lines = list(plan_lines({"a": recipe}, "steps 3 to 4", 2, in_place=True, work="runs"))
+    assert lines[0] == "this runs, up to the end of steps 3 to 4 and several times each (2 times per control):"
+    assert lines[2] == "  in its folder"
 
 
 def test_an_arm_as_it_changes() -> None:

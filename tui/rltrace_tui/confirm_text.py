@@ -14,8 +14,7 @@ from textual.content import Content
 
 from rltrace.command_lines import line
 from rltrace.diff.metrics.distances import MOST_ULP
-from rltrace.experiment.confirm.saved_outcome import find_outcome
-from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, OutcomeError, outcome_path
+from rltrace.experiment.outcome import ArmState, ExperimentResult, OriginClass, OutcomeError, find_outcome, outcome_path
 from rltrace.report.confirm import RELEVANCE, arm_name, outcome_document
 from rltrace.report.confirm import STATES as STATE_TEXTS
 from rltrace.report.document import Section

@@ -223,7 +223,7 @@ class Question:
     b: Trace
     divergence: DivergencePoint
     sides: frozenset[Side] = frozenset(("a", "b"))
-    """The programs that can be run here; the other one has a control that was captured elsewhere."""
+    """The programs that can be run here; the other one has a control that was run elsewhere."""
     selectors: tuple[str, ...] = ()
     """Where the cause is suspected; empty: a lockstep replay finds all places."""
     classes: tuple[OriginClass, ...] = ()
@@ -265,7 +265,7 @@ class Experiment:
                 if side in sides:
                     self._control(side)
                 else:
-                    self._check_captured(side)
+                    self._check_control(side)
             self._compare_controls()
             chosen = tuple(found for found in self._question.classes if found.matters is not False)
             if "b" in sides:
@@ -293,15 +293,17 @@ class Experiment:
             raise self._unresolved(name, control.trouble)
         self._arm(name, ArmState.AS_EXPECTED, f"equals {letter} {runs_text(samples)}", name.value)
 
-    def _check_captured(self, side: Side) -> None:
-        """Check that a control that was captured elsewhere equals its trace."""
+    def _check_control(self, side: Side) -> None:
+        """Check that a control that was run elsewhere equals its trace, and holds all values."""
         name, letter = CONTROLS[side], side.upper()
-        trace = self._question.a if side == "a" else self._question.b
-        found = compare(trace, self._trace(name.value))
-        if agrees(found) is False:
-            raise self._unresolved(
-                name, f"the capture of {letter} does not equal {letter}: it {divergence_text(found, letter)}"
-            )
+        trace, control = self._question.a if side == "a" else self._question.b, self._trace(name.value)
+        found = compare(trace, control)
+        same, missing = agrees(found), _missing_values(control)
+        if not same:
+            what = f"the control of {letter} {divergence_text(found, letter)}"
+            raise self._unresolved(name, f"unknown whether {what}" if same is None else what)
+        if missing is not None:
+            raise self._unresolved(name, missing)
 
     def _compare_controls(self) -> None:
         """Check that B0 diverges from A0 where B diverged from A."""
@@ -525,10 +527,10 @@ def classes_of_outcome(classes: Sequence[OriginClass], needed: Collection[str]) 
 
 
 def initial_outcome(
-    question: Question, paths: tuple[str, str], subject: dict[str, str], captured: Mapping[str, str] | None = None
+    question: Question, paths: tuple[str, str], subject: dict[str, str], elsewhere: Mapping[str, str] | None = None
 ) -> ExperimentResult:
-    """The outcome of an experiment before any run; ``captured``: how arms that ran elsewhere ended, by arm."""
-    arms = tuple(Arm(name, ArmState.NOT_RUN, WHAT[name], (captured or {}).get(name.value, "")) for name in ArmName)
+    """The outcome of an experiment before any run; ``elsewhere``: what is known of arms that ran elsewhere, by arm."""
+    arms = tuple(Arm(name, ArmState.NOT_RUN, WHAT[name], (elsewhere or {}).get(name.value, "")) for name in ArmName)
     covered, found = question.divergence.covered, question.divergence.named
     classes = question.classes
     return ExperimentResult(None, "", *paths, covered.first, covered.end, arms, classes, subject=subject, found=found)

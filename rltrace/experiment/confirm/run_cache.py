@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rltrace.errors import RecordError, RltraceError, UsageError
-from rltrace.experiment.confirm.capture import unpack
-from rltrace.experiment.confirm.phrases import runs_text
 from rltrace.experiment.confirm.steps_covered import StepsCovered
 from rltrace.experiment.rerun_command import Recipe
 from rltrace.experiment.runner import Runner, RunRequest
 from rltrace.rerun.account import Account, parse_account
 
 Side = Literal["a", "b"]
+
+CONTROL = ("--verify-inputs", "--values", "all", "--values-inputs")
+"""Options with which a control is recorded whose values are injected."""
 
 SCHEMA = "rltrace.experiment/1"
 EMPTY: Mapping[str, object] = {}
@@ -86,9 +87,9 @@ class RunCache:
     def record(self, name: str, side: Side, *, values: bool) -> RunOutcome:
         """Run the unchanged program of a side again; ``values``: record all of them."""
         limit = ("--values-limit", str(self._setting.values_limit))
-        keep = ("--values", "all", "--values-inputs", *limit) if values else ()
+        keep = (*CONTROL, *limit) if values else CONTROL[:1]
         recipe, covered = self._setting.recipes[side], self._setting.covered
-        return self._run(name, side, ("record",), (*covered.options, "--verify-inputs", *recipe.options, *keep))
+        return self._run(name, side, ("record",), (*covered.options, *recipe.options, *keep))
 
     def replay(
         self,
@@ -119,13 +120,13 @@ class RunCache:
         options = (*request, *self._setting.covered.until, *result)
         return self._run(name, side, ("replay", str(source)), options, selections)
 
-    def add_capture(self, name: str, capture: Path) -> str:
-        """Use a control that was captured elsewhere as the run of this name; returns how it was run."""
+    def add_control(self, name: str, control: Path) -> str:
+        """Use the trace of a control that was run elsewhere as the run of this name; returns how it was run."""
         trace = self._folder / f"{name}.zarr"
         if not _note_of(trace).exists():
             shutil.rmtree(trace, ignore_errors=True)
-            about = unpack(capture, trace)
-            _write_note(trace, f"captured of {about.path}, the same {runs_text(about.runs)}", {})
+            shutil.copytree(control, trace)
+            _write_note(trace, f"its trace is {control}", {})
         return str(_read_note(trace)["how"])
 
     def remove(self, ran: RunOutcome) -> None:

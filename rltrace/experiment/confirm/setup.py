@@ -1,4 +1,4 @@
-"""Sets an experiment up from two traces and options: recipes, steps covered, captures; joins two halves of one.
+"""Sets an experiment up from two traces and options: recipes, steps covered, controls; joins two halves of one.
 
 Raises where something that is needed is not known. Runs nothing.
 """
@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rltrace import fingerprint
-from rltrace.command_lines import line
+from rltrace.command_lines import file_name, line, record
 from rltrace.diff.base.model import Cause, Comparison
 from rltrace.diff.compare import CompareOptions, compare
 from rltrace.errors import UsageError
 from rltrace.experiment.confirm.arms import CONTROLS, Question, verdict_of
-from rltrace.experiment.confirm.capture import CaptureError, identity_of, read_capture
-from rltrace.experiment.confirm.run_cache import Side
+from rltrace.experiment.confirm.run_cache import CONTROL, Side
 from rltrace.experiment.confirm.steps_covered import divergence_of
-from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
-from rltrace.experiment.rerun_command import Recipe, machine_difference, recipe_of
+from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, identity_of
+from rltrace.experiment.rerun_command import Recipe, machine_difference, options_of, recipe_of
 from rltrace.experiment.workdir_copy import check_extent
+from rltrace.rerun.plan import window_of
 from rltrace.trace.format.location import Location
 from rltrace.trace.read.reader import Trace, open_trace
 
@@ -48,8 +48,8 @@ class ConfirmOptions:
     selectors: tuple[str, ...] = ()
     samples: int = 2
     search: bool = True
-    capture: Path | None = None
-    """Capture of the other side's control, where only one side is run here."""
+    control: Path | None = None
+    """The trace of the other side's control, where only one side is run here."""
     found: ExperimentResult | None = None
     """The outcome of B's arms, where only A's are run here."""
     found_file: Path | None = None
@@ -68,9 +68,9 @@ class ExperimentSetup:
     question: Question
     recipes: Mapping[Side, Recipe]
     subject: Mapping[str, str]
-    captured: Path | None
-    """File with the other side's control."""
-    capture_name: str
+    control: Path | None
+    """The trace of the other side's control, which was run elsewhere."""
+    control_name: str
     """Name of the run that it replaces."""
 
 
@@ -106,10 +106,10 @@ def prepare(request: ConfirmOptions) -> ExperimentSetup:
     missing = next(iter(BOTH - request.sides), None)
     if missing is None:
         return ExperimentSetup(question, recipes, subject, None, "")
-    _check_capture(request, missing, traces[missing], question)
+    _check_control(request.control, traces[missing], question)
     if missing == "b":
         question = replace(question, classes=_classes(request.found, subject, question))
-    return ExperimentSetup(question, recipes, subject, request.capture, CONTROLS[missing].value)
+    return ExperimentSetup(question, recipes, subject, request.control, CONTROLS[missing].value)
 
 
 def _check_cause(comparison: Comparison, request: ConfirmOptions) -> None:
@@ -131,34 +131,27 @@ def recipe(
     """
     other = machine_difference(trace, fingerprint.start())
     if other is not None:
-        capture, here = f"{side}.capture", "b" if side == "a" else "a"
-        words = [question.a.path, question.b.path, "--arms", here, "--capture", capture, *options]
+        here = "b" if side == "a" else "a"
+        words = [question.a.path, question.b.path, "--arms", here, "--control", control_file(trace), *options]
         raise UsageError(
-            f"{other}: {side.upper()}'s program has to be run there; capture there what this machine needs of it, "
-            f"then run {here.upper()}'s arms here\n  there: {capture_command(trace, question, capture)}\n  here:  "
+            f"{other}: {side.upper()}'s program has to be run there; record there what this machine needs of it, "
+            f"then run {here.upper()}'s arms here\n  there: {control_command(trace, question)}\n  here:  "
             f"{line('confirm', *words)}"
         )
-    return _recipe(trace, f"--cmd-{side}", overrides)
-
-
-def captured_recipe(trace: Trace, overrides: CommandOverrides) -> Recipe:
-    """The same for a capture of one trace."""
-    other = machine_difference(trace, fingerprint.start())
-    if other is not None:
-        raise UsageError(f"{other}: its program has to be run there; capture it there, and copy the file here")
-    return _recipe(trace, "--cmd", overrides)
-
-
-def _recipe(trace: Trace, option: str, overrides: CommandOverrides | None) -> Recipe:
     overrides = overrides or CommandOverrides()
-    variables = dict(overrides.variables)
+    variables, option = dict(overrides.variables), f"--cmd-{side}"
     return recipe_of(trace, command=overrides.command, folder=overrides.folder, variables=variables, option=option)
 
 
-def capture_command(trace: Trace, question: Question, output: str) -> str:
-    """The command that captures a trace for an experiment, to run on its machine."""
-    covered = question.divergence.covered
-    return line("capture", trace.path, "--steps", f"{covered.first}:{covered.end}", "-o", output)
+def control_file(trace: Trace) -> str:
+    """``a-control.zarr`` for ``a.zarr``."""
+    return file_name(trace, "control")
+
+
+def control_command(trace: Trace, question: Question) -> str:
+    """The command that records a control of a trace with its values, to run on its machine."""
+    options = (*question.divergence.covered.options, *CONTROL, *options_of(trace))
+    return record(trace, control_file(trace), *options)
 
 
 def check_folders(recipes: Mapping[Side, Recipe], shared: tuple[str, ...], work: Path) -> None:
@@ -167,21 +160,19 @@ def check_folders(recipes: Mapping[Side, Recipe], shared: tuple[str, ...], work:
         check_extent(found.folder, shared, work)
 
 
-def _check_capture(request: ConfirmOptions, side: Side, trace: Trace, question: Question) -> None:
-    letter = side.upper()
-    if request.capture is None:
+def _check_control(file: Path | None, trace: Trace, question: Question) -> None:
+    """Raise UsageError where the trace of a control was not recorded as the experiment needs it."""
+    there = f"\n  there: {control_command(trace, question)}"
+    if file is None:
         raise UsageError(
-            "the arms of one machine need the values of the other one's control: give them with --capture\n  there: "
-            f"{capture_command(trace, question, f'{side}.capture')}"
+            f"the arms of one machine need a run of the other one with its values: give its trace with --control{there}"
         )
-    about, covered = read_capture(request.capture), question.divergence.covered
-    if about.subject != identity_of(trace):
-        raise CaptureError(f"{request.capture} is a capture of {about.path}, not of {letter} ({trace.path})")
-    if about.covered != covered:
-        raise CaptureError(
-            f"{request.capture} covers {about.covered}, and the experiment covers {covered}: capture it again\n  "
-            f"there: {capture_command(trace, question, f'{side}.capture')}"
-        )
+    control, covered = open_trace(file), question.divergence.covered
+    first, end = window_of(control)[1]
+    if first > covered.first or (end is not None and end < covered.end):
+        raise UsageError(f"{file} does not hold the ops of {covered}, which the experiment covers{there}")
+    if not any(process.values for process in control.processes):
+        raise UsageError(f"{file} holds no values{there}")
 
 
 def _classes(found: ExperimentResult | None, subject: Mapping[str, str], question: Question) -> tuple[OriginClass, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rltrace.command_lines import line
 from rltrace.experiment.confirm.arms import CONTROLS, NOT_REPRODUCIBLE
-from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, capture_command
+from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, control_command, control_file
 from rltrace.experiment.outcome import ArmName, ArmState, ExperimentResult, Outcome
 from rltrace.trace.format.schema import has_iterations
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
@@ -68,9 +68,10 @@ def _where_it_parts(outcome: ExperimentResult, runs: Path) -> tuple[str, ...]:
 
 def _on_a_machine(request: ConfirmOptions, setup: ExperimentSetup, written: Path) -> tuple[str, ...]:
     """Run A's arms, after B's were as expected."""
-    options = ("--arms", "a", "--capture", "b.capture", "--found", written, *request.options, "-o", "a.json")
+    b = setup.question.b
+    options = ("--arms", "a", "--control", control_file(b), "--found", written, *request.options, "-o", "a.json")
     return (
-        capture_command(setup.question.b, setup.question, "b.capture"),
+        control_command(b, setup.question),
         f"{line('confirm', request.a, request.b, *options)}  # on A's machine",
         line("confirm", "--join", "a.json", written),
     )

@@ -99,7 +99,7 @@ def _report(arguments: ReportArguments, form: str, progress: Progress | None) ->
 
         comparison = compare(a, b, starts=starts, progress=progress)
         return comparison_markdown(comparison, disclosure), comparison
-    from rltrace.experiment.confirm.saved_outcome import find_outcome
+    from rltrace.experiment.outcome import find_outcome
     from rltrace.extensions.page.data import gather
     from rltrace.extensions.page.page import html_page
 

@@ -11,8 +11,16 @@ from pages import parse
 
 from rltrace.commands.main import main
 from rltrace.diff.base.model import Pair
-from rltrace.experiment.confirm.capture import identity_of
-from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, write_outcome
+from rltrace.experiment.outcome import (
+    Arm,
+    ArmName,
+    ArmState,
+    ExperimentResult,
+    OriginClass,
+    Outcome,
+    identity_of,
+    write_outcome,
+)
 from rltrace.extensions.page.data import gather
 from rltrace.extensions.page.page import html_page
 from rltrace.trace.read.names import Site
