@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from rltrace.digest.constants import PAGE_BYTES, seed_of
-from rltrace.digest.cpu import digest_buffer
+from rltrace.digest import PAGE_BYTES, digest_buffer, seed_of
 
 MAX_COPIED_BYTES = 1024
 """Bytes of a row up to which a copy is faster than a view: 85 ns a row of 64 bytes, not 135."""

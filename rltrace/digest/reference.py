@@ -6,7 +6,7 @@ Where a fast path and this file disagree, the fast path is wrong. Follows the XX
 
 from __future__ import annotations
 
-from rltrace.digest.constants import PAGE_BYTES, SECRET
+from rltrace.digest import PAGE_BYTES, SECRET
 
 _MASK = (1 << 64) - 1
 _PRIME32_1, _PRIME32_2, _PRIME32_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D

@@ -52,7 +52,7 @@ from rltrace.diff.causes.untracked import (
     repeats_for_certain,
     untracked_writes,
 )
-from rltrace.digest.seeds import seeds_of
+from rltrace.digest.small_numbers import seeds_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import CALLS_BACK, PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag

@@ -24,7 +24,7 @@ from rltrace.diff.causes.no_op_writes import (
     writes_in_place,
     written_layout,
 )
-from rltrace.digest.scalars import number_of
+from rltrace.digest.small_numbers import number_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rltrace.digest import PAGE_BYTES, digest_buffer, reference
-from rltrace.digest import constants as definition
+from rltrace.digest import PAGE_BYTES, SECRET, digest_buffer, reference
 from rltrace.errors import UsageError
 from rltrace.extensions.repro import repro_main
 from rltrace.extensions.repro.op_sequence import SequenceOp, SequenceRun
@@ -311,10 +310,10 @@ def tensor_digest(dtype: str, shape: tuple[int, ...], data: bytes) -> str:
 
 def digest_source() -> str:
     """The source of ``rltrace.digest.reference`` without imports from rltrace."""
-    line = f"from {definition.__name__} import PAGE_BYTES, SECRET\n"
+    line = "from rltrace.digest import PAGE_BYTES, SECRET\n"
     text = inspect.getsource(reference)
     assert line in text
-    secret = definition.SECRET.hex()
+    secret = SECRET.hex()
     pieces = [secret[i : i + 96] for i in range(0, len(secret), 96)]
     constants = f"PAGE_BYTES = {PAGE_BYTES}\nSECRET = bytes.fromhex(\n"
     constants += "".join(f'    "{piece}"\n' for piece in pieces) + ")\n"

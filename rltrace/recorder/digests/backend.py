@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from rltrace.digest import PAGE_BYTES
-from rltrace.digest.constants import SECRET
+from rltrace.digest import PAGE_BYTES, SECRET
 from rltrace.digest.gpu import CHUNK_BYTES, WARPS
 from rltrace.masking import masked_text
 from rltrace.recorder.base.isolation import exclude_new_modules

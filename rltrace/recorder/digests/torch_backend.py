@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rltrace.digest import PAGE_BYTES, digest_buffer, digest_pages
-from rltrace.digest.constants import SECRET
+from rltrace.digest import PAGE_BYTES, SECRET, digest_buffer, digest_pages
 
 # --- condensed --------------------------------------------------------------------------------------------------------
 #

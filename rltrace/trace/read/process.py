@@ -5,7 +5,8 @@ Owns the content of its journal, and the state of the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from copy import copy
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -67,70 +68,75 @@ from rltrace.trace.write.packers import StepPart
 LOST_RECORD = "the journal's record of them is damaged"
 
 
-class JournalContent:
+class JournalContent(ABC):
     """The content of the valid records of one journal."""
 
-    def __init__(
-        self,
-        base: str,
-        damage: list[str],
-        stream: Callable[[str, int], StreamTrace],
-        attempts: StoredAttempts,
-        samples: Samples,
-        *,
-        sliced: bool,
-    ) -> None:
-        """``damage`` gets a sentence for each invalid record; ``stream`` makes a stream from a name and a number."""
+    _attempts: StoredAttempts
+    _samples: Samples
+
+    def __init__(self, base: str, damage: list[str], *, sliced: bool) -> None:
+        """``damage`` gets a sentence for each invalid record."""
         self.base = base
+        """The folder of the process in the trace, ``processes/N``."""
         self.start_record: Record = {}
         self.facts: dict[str, object] = {}
         """Of the machine and the process; the later of one name counts."""
         self.level = ""
         self.engine = ""
-        self.state: str | None = None
-        """How the process ended; None: not recorded."""
         self.exit: Record | None = None
-        """Facts of its end; None: not recorded."""
+        """Facts of the process's end; None: not recorded."""
         self.generators: tuple[int, ...] | None = None
+        """Digests of RNG states at its end, in the order of ``schema.GENERATORS``; None: not known."""
         self.parameters: dict[int, int] = {}
+        """Digests of parameters at its end, by the ordinal of their optimizer, where known."""
         self.optimizer_starts: dict[int, OptimizerStart] = {}
+        """What the optimizers began with, by their ordinals, where that was recorded."""
         self.sources: dict[str, SourceLines] = {}
+        """Source files that it loaded, by their names in call stacks."""
         self.windows: list[tuple[int, int | None]] = []
+        """(first step, end step or None) of the recorded ops; empty: all or none were."""
         self.asleep: list[tuple[int, int]] = []
-        self.streams: dict[int, StreamTrace] = {}
-        self.attempts = attempts
-        self.samples = samples
+        """(first step, end step) of steps of which nothing was recorded, as the run was not armed for them."""
         self.table_records: list[tuple[int, dict[str, int], list[ChunkFile]]] = []
+        """(first chunk, entries of each table so far, files)."""
         self.value_request: ValueRequest | None = None
+        """Which values to record; None: none."""
         self.value_parts: list[ValuePart] = []
+        """The recorded values, commit by commit."""
         self.activation_request: ActivationRequest | None = None
         self.activation_parts: list[ActivationPart] = []
+        """The recorded activation rows, commit by commit."""
         self.launches = RecordedLaunches()
+        """Launches that a profiler saw; falsy: no profiler was active."""
         self.shards: list[StepShards] = []
+        """Of parameters, gradients and optimizer state, step by step."""
         self.messages: list[MessageEnds] = []
+        """What its streams sent and received."""
         self.peers: dict[str, str] = {}
+        """By channel the one of the other end of its connection, as far as this process made it."""
         self.checks_links = False
+        """Whether memory was compared between its uses (``record --check-links``)."""
         self.link_faults: list[LinkFault] = []
+        """What that found, in the order in which it was noticed."""
+        self._streams: dict[int, StreamTrace] = {}
+        self._end_state: str | None = None
+        """How the process ended; None: not recorded."""
         self._provisional = False
         """Whether that end holds only if no more rows follow."""
         self._damage = damage
-        self._make_stream = stream
         self._sliced = sliced
 
     @property
     def name(self) -> str:
         return str(self.start_record.get("name") or self.base)
 
-    def read(self, journal: Journal) -> None:
+    def _read_journal(self, journal: Journal) -> None:
         for at, record in enumerate(printable(journal.records) if journal.unprintable else journal.records):
             self._read(at, record)
 
     def _read(self, at: int, record: Record) -> None:
-        if self._provisional and record["type"] in (
-            "commit",
-            "steps",
-        ):  # it continued; facts may still follow
-            self._provisional, self.state, self.exit = False, None, None
+        if self._provisional and record["type"] in ("commit", "steps"):  # it continued; facts may still follow
+            self._provisional, self._end_state, self.exit = False, None, None
         try:
             read = getattr(self, f"_read_{record['type']}", None)
             if read is not None:
@@ -159,7 +165,7 @@ class JournalContent:
     def _read_stream(self, record: Record) -> None:
         check_fields(record, name=str)
         index, name = number(record, "stream", MAX_STREAMS), record["name"]
-        if any(stream.name == name for stream in self.streams.values()):
+        if any(stream.name == name for stream in self._streams.values()):
             raise ValueError(f"there is already a stream {name}")
         self._stream(index).name = name
 
@@ -209,10 +215,10 @@ class JournalContent:
         self.table_records.append((chunk, entries, files))
 
     def _read_steps(self, record: Record) -> None:
-        self.attempts.add_record(record)
+        self._attempts.add_record(record)
 
     def _read_series(self, record: Record) -> None:
-        self.samples.add_record(record)
+        self._samples.add_record(record)
 
     def _read_value_request(self, record: Record) -> None:
         self.value_request = parse_value_request(record)
@@ -240,7 +246,7 @@ class JournalContent:
         self.launches.add(record)
 
     def _read_provisional_end(self, record: Record) -> None:
-        self.state = self.exit = None
+        self._end_state = self.exit = None
         self._provisional = record["state"] is not None
         if self._provisional:
             self._read_ending(record)
@@ -248,7 +254,7 @@ class JournalContent:
     def _read_ending(self, record: Record) -> None:
         check_fields(record, state=str, exit=dict)
         state = record["state"]
-        self.state = state if state in (COMPLETE, STOPPED, DAMAGED) else STOPPED
+        self._end_state = state if state in (COMPLETE, STOPPED, DAMAGED) else STOPPED
         self.exit = record["exit"]
 
     def _read_end(self, record: Record) -> None:
@@ -256,10 +262,14 @@ class JournalContent:
         self.generators = parse_generators(record)
         self.parameters = parse_parameters(record)
 
+    @abstractmethod
+    def _new_stream(self, name: str, index: int) -> StreamTrace:
+        """A stream of which the journal describes the rows."""
+
     def _stream(self, index: int) -> StreamTrace:
-        if index not in self.streams:
-            self.streams[index] = self._make_stream(f"{self.name}/stream{index}", index)
-        return self.streams[index]
+        if index not in self._streams:
+            self._streams[index] = self._new_stream(f"{self.name}/stream{index}", index)
+        return self._streams[index]
 
 
 # --- process ----------------------------------------------------------------------------------------------------------
@@ -281,7 +291,7 @@ class TraceHole(NamedTuple):
     why: str
 
 
-class ProcessTrace:
+class ProcessTrace(JournalContent):
     """One process with a folder in the trace."""
 
     def __init__(
@@ -292,22 +302,17 @@ class ProcessTrace:
         slice_: str | None = None,
         library_reports: LibraryReports | None = None,
     ) -> None:
-        self.base = base
-        """Its folder in the trace, ``processes/N``."""
+        self.other_holes: list[str] = list(journal.damage)
+        super().__init__(base, self.other_holes, sliced=slice_ is not None)
         self.library_reports = library_reports
         """Kernels that libraries reported; None: they were not queried."""
         self.journal = journal
-        self.other_holes: list[str] = list(journal.damage)
         self._folder = folder
         self._slice = slice_
         self._counter = Counter()
         self._attempts = StoredAttempts(folder, base, self._counter, self.other_holes, self._latest_end)
         self._samples = Samples(folder, base, self._counter, self.other_holes)
-        self._content = content = JournalContent(
-            base, self.other_holes, self._new_stream, self._attempts, self._samples, sliced=slice_ is not None
-        )
-        content.read(journal)
-        self._adopt(content)
+        self._read_journal(journal)
         if not self.other_holes:
             self._find_lost_records()
         self._earlier = 0
@@ -318,52 +323,6 @@ class ProcessTrace:
             self._find_lost_rows()
         for stream in self._streams.values():
             stream.check_sizes()
-
-    def _adopt(self, content: JournalContent) -> None:
-        self.start_record = content.start_record
-        self.facts = content.facts
-        """Of the machine and the process; the later of one name counts."""
-        self.level, self.engine = content.level, content.engine
-        self.exit = content.exit
-        """Facts of the process's end; None: not recorded."""
-        self.generators = content.generators
-        """Digests of RNG states at its end, in the order of ``schema.GENERATORS``; None: not known."""
-        self.parameters = content.parameters
-        """Digests of parameters at its end, by the ordinal of their optimizer, where known."""
-        self.sources = content.sources
-        """Source files that it loaded, by their names in call stacks."""
-        self.optimizer_starts = content.optimizer_starts
-        """What the optimizers began with, by their ordinals, where that was recorded."""
-        self.windows = content.windows
-        """(first step, end step or None) of the recorded ops; empty: all or none were."""
-        self.asleep = content.asleep
-        """(first step, end step) of steps of which nothing was recorded, as the run was not armed for them."""
-        self.messages = content.messages
-        """What its streams sent and received."""
-        self.peers = content.peers
-        """By channel the one of the other end of its connection, as far as this process made it."""
-        self.table_records = content.table_records
-        """(first chunk, entries of each table so far, files)."""
-        self.value_request = content.value_request
-        """Which values to record; None: none."""
-        self.value_parts = content.value_parts
-        """The recorded values, commit by commit."""
-        self.activation_parts = content.activation_parts
-        """The recorded activation rows, commit by commit."""
-        self.shards = content.shards
-        """Of parameters, gradients and optimizer state, step by step."""
-        self.launches = content.launches
-        """Launches that a profiler saw; falsy: no profiler was active."""
-        self.checks_links = content.checks_links
-        """Whether memory was compared between its uses (``record --check-links``)."""
-        self.link_faults = content.link_faults
-        """What that found, in the order in which it was noticed."""
-        self._end_state = content.state
-        self._streams = content.streams
-
-    @property
-    def name(self) -> str:
-        return self._content.name
 
     def rename(self, name: str) -> None:
         """Give the process another name, and its streams theirs."""
@@ -500,7 +459,7 @@ class ProcessTrace:
         found = Activations(
             self._folder,
             self.base,
-            self._content.activation_request,
+            self.activation_request,
             self.activation_parts,
             lambda: self.tables,
             lambda stream: self._streams[stream].rows if stream in self._streams else 0,

@@ -1,12 +1,14 @@
-"""Numbers of one element by their digests."""
+"""Numbers of one element, and seeds of generators, by their digests."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from rltrace.digest import reference, seed_of
-from rltrace.digest.scalars import number_of
+from rltrace.digest.small_numbers import number_of, seeds_of
+from rltrace.recorder.digests.rng_state import state_digest
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,16 @@ def test_of_other_numbers_nothing_is_known() -> None:
     assert number_of(reference.digest(data, seed_of("float32", ())), "float32", ()) is None
     assert number_of(reference.digest(data * 2, seed_of("float32", (2,))), "float32", (2,)) is None
     assert number_of(1, "complex64", ()) is None
+
+
+def test_a_small_seed_is_found_until_something_is_drawn() -> None:
+    """Of generators of the program and of torch's default one; a large seed, and a drawn number, hide it."""
+    digests = {}
+    for seed in (0, 16, 65_535, 2**40):
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        digests[seed] = state_digest(generator)
+    torch.rand(1, generator=generator.manual_seed(3))
+    drawn = state_digest(generator)
+    assert seeds_of([*digests.values(), drawn]) == {digests[seed]: seed for seed in (0, 16, 65_535)}
+    assert seeds_of([]) == {}
