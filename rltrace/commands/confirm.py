@@ -153,8 +153,7 @@ def status_of(outcome: ExperimentResult) -> ExitCode:
 def _run(options: ConfirmOptions, arguments: ConfirmArguments) -> ExperimentResult:
     from rltrace.experiment.confirm.arms import Experiment, initial_outcome, interrupted_outcome
     from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
-    from rltrace.experiment.confirm.setup import check_folders, prepare
-    from rltrace.experiment.confirm.suggested_commands import advice_of
+    from rltrace.experiment.confirm.setup import advice_of, check_folders, prepare
     from rltrace.experiment.outcome import write_outcome
     from rltrace.experiment.runner import Runner
     from rltrace.report.confirm import plan_lines

@@ -15,8 +15,7 @@ from rltrace.diff.base.model import Pair
 from rltrace.errors import RecordError, UsageError
 from rltrace.experiment.confirm.arms import Experiment, initial_outcome, interrupted_outcome
 from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
-from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, join, prepare
-from rltrace.experiment.confirm.suggested_commands import advice_of
+from rltrace.experiment.confirm.setup import ConfirmOptions, ExperimentSetup, advice_of, join, prepare
 from rltrace.experiment.outcome import (
     Arm,
     ArmName,

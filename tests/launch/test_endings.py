@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rltrace.trace.read.reader import Trace, open_trace
 
 RLTRACE = Path(sys.executable).parent / "rltrace"
@@ -222,3 +224,21 @@ def every_child_is_in_the_trace(trace: Trace) -> None:
         "rank0/main": ("complete", 2 * OPS),
         "rank0/child:other.py": ("complete", 2),
     }
+
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def kills(monkeypatch: pytest.MonkeyPatch) -> object:
+    """The benchmark of that name, which does the same 200 times."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.delitem(sys.modules, "kills", raising=False)
+    return __import__("kills")
+
+
+def test_twenty_kills(kills: object, tmp_path: Path) -> None:
+    """With commits every few milliseconds, so that many fall into the middle of one; none is damaged or runs ahead."""
+    found = kills.run(tmp_path, kills=20, at_once=20, longest=0.6, pause=0.0, commit=0.005, seed=7)
+    assert len(found) == 20
+    assert len({killed.rows for killed in found}) > 5

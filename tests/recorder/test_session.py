@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -20,10 +22,15 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import rltrace
+from rltrace.diff import compare
 from rltrace.errors import RecordError, UsageError
 from rltrace.recorder import current_session
 from rltrace.recorder.base.background_thread import BackgroundThread
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.session.api import recording
 from rltrace.recorder.session.window import OpWindow
+from rltrace.report.diff import verdict_document
+from rltrace.report.text import document_text
 from rltrace.trace.read.reader import open_trace
 
 
@@ -318,3 +325,50 @@ def test_an_existing_trace_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError), rltrace.record(tmp_path / "a.zarr"):
         pass
     shutil.rmtree(tmp_path / "a.zarr")
+
+
+@pytest.fixture
+def ignored() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def train() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(4):
+        (weight * 2).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.usefixtures("ignored")
+def test_where_the_signal_is_ignored(tmp_path: Path) -> None:
+    """The trace says what ended the run, and a report says it where it names the run, and nowhere else."""
+    with pytest.raises(KeyboardInterrupt), recording(RecordOptions(str(tmp_path / "a.zarr"), until=1), force=False):
+        train()
+    (process,) = open_trace(tmp_path / "a.zarr").processes
+    assert (len(process.steps), process.state, process.why) == (2, "stopped", "--until 1 ended it")
+    shutil.copytree(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    report = document_text(verdict_document(compare(tmp_path / "a.zarr", tmp_path / "b.zarr")))
+    words = " ".join(report.split())
+    assert words.count("2 optimizer steps, stopped (--until 1 ended it)") == words.count("stopped") == 2
+
+
+@pytest.mark.usefixtures("ignored")
+def test_on_another_thread(tmp_path: Path) -> None:
+    """Handlers cannot be set there: the thread that made the step ends."""
+    ended = []
+
+    def work() -> None:
+        try:
+            train()
+        except KeyboardInterrupt:
+            ended.append(True)
+
+    with recording(RecordOptions(str(tmp_path / "a.zarr"), until=1), force=False):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert ended == [True]
+    assert len(open_trace(tmp_path / "a.zarr").processes[0].steps) == 2

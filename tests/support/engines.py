@@ -31,7 +31,7 @@ def native_library() -> LoadedLibrary:
     """The library that ``make set-up`` has built, loaded; ``why_not``: there is none, or it is refused."""
     import torch
 
-    from rltrace.recorder.session.engine_choice import CONSTANTS
+    from rltrace.recorder.core.native_engine import CONSTANTS
 
     return load(Path(torch.__file__).parent, CONSTANTS)
 

@@ -1,6 +1,7 @@
 """Sets an experiment up from two traces and options: recipes, steps covered, controls; joins two halves of one.
 
-Raises where something that is needed is not known. Runs nothing.
+Owns the commands that are suggested before an experiment and after it: those for another machine end with a comment
+that says so, and their paths are those of this one. Raises where something that is needed is not known. Runs nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rltrace.command_lines import file_name, line, record
 from rltrace.diff.base.model import Cause, Comparison
 from rltrace.diff.compare import CompareOptions, compare
 from rltrace.errors import UsageError
-from rltrace.experiment.confirm.arms import CONTROLS, Question, verdict_of
+from rltrace.experiment.confirm.arms import CONTROLS, NOT_REPRODUCIBLE, Question, verdict_of
 from rltrace.experiment.confirm.run_cache import CONTROL, Side
 from rltrace.experiment.confirm.steps_covered import divergence_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, identity_of
@@ -22,6 +23,8 @@ from rltrace.experiment.rerun_command import Recipe, machine_difference, options
 from rltrace.experiment.workdir_copy import check_extent
 from rltrace.rerun.plan import window_of
 from rltrace.trace.format.location import Location
+from rltrace.trace.format.schema import has_iterations
+from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.reader import Trace, open_trace
 
 BOTH: frozenset[Side] = frozenset(("a", "b"))
@@ -236,3 +239,66 @@ def _arm(a: Arm, b: Arm) -> Arm:
         raise UsageError("these outcomes list arms that this version does not know")
     run = [arm for arm in (a, b) if arm.state is not ArmState.NOT_RUN]
     return next((arm for arm in run if arm.state is not ArmState.AS_EXPECTED), run[0] if run else a)
+
+
+RUNS = 5
+
+
+def advice_of(
+    outcome: ExperimentResult, request: ConfirmOptions, setup: ExperimentSetup, written: Path, runs: Path
+) -> tuple[str, ...]:
+    """Commands for an outcome. ``written``: its file; ``runs``: folder with the traces of its runs."""
+    match outcome.word:
+        case Outcome.UNRESOLVED:
+            return _repeats(outcome, setup)
+        case Outcome.CONFIRMED:
+            return _one_op(outcome, setup, runs)
+        case Outcome.REPAIRED:
+            there = _on_a_machine(request, setup, written) if request.sides == {"b"} else ()
+            return (*there, *_one_op(outcome, setup, runs))
+        case Outcome.REFUTED | Outcome.PARTIAL:
+            return (line("confirm", request.a, request.b),) if request.selectors else _where_it_parts(outcome, runs)
+    if request.sides == {"a"} and request.found_file is not None:
+        return (line("confirm", "--join", written, request.found_file),)
+    return ()
+
+
+def _repeats(outcome: ExperimentResult, setup: ExperimentSetup) -> tuple[str, ...]:
+    """Check how often a program that is not reproducible repeats."""
+    if NOT_REPRODUCIBLE not in outcome.explanation or outcome.end_step is None:
+        return ()
+    failed = {arm.name for arm in outcome.arms if arm.state is ArmState.FAILED}
+    options = ("check", "-n", str(RUNS), "--until", str(outcome.end_step - 1), "--")
+    found = [recipe for side, recipe in setup.recipes.items() if CONTROLS[side] in failed]
+    return tuple(recipe.line_with("rltrace", *options) for recipe in found)
+
+
+def _one_op(outcome: ExperimentResult, setup: ExperimentSetup, runs: Path) -> tuple[str, ...]:
+    """Write a script of the first op that matters, where it is one of torch."""
+    needed = [found for found in outcome.classes if found.matters is not False and found.first_row is not None]
+    if not needed:
+        return ()
+    first = min(needed, key=lambda found: (found.first_step or 0, found.first_row or 0))
+    if first.op.startswith(LAUNCH_ROWS) or has_iterations(setup.question.a.engine_of(first.stream)):
+        return ()
+    return (line("repro", runs / "A0.zarr", "--at", f"{first.stream}:{first.first_row}"),)
+
+
+def _where_it_parts(outcome: ExperimentResult, runs: Path) -> tuple[str, ...]:
+    """Compare an arm that is not as expected with the control that it should equal."""
+    for name, control in ((ArmName.B_FROM_A, "A0"), (ArmName.A_FROM_B, "B0")):
+        arm = outcome.arm(name)
+        if arm is not None and arm.state is ArmState.OTHERWISE and arm.trace is not None:
+            return (line("diff", runs / f"{control}.zarr", arm.trace),)
+    return ()
+
+
+def _on_a_machine(request: ConfirmOptions, setup: ExperimentSetup, written: Path) -> tuple[str, ...]:
+    """Run A's arms, after B's were as expected."""
+    b = setup.question.b
+    options = ("--arms", "a", "--control", control_file(b), "--found", written, *request.options, "-o", "a.json")
+    return (
+        control_command(b, setup.question),
+        f"{line('confirm', request.a, request.b, *options)}  # on A's machine",
+        line("confirm", "--join", "a.json", written),
+    )

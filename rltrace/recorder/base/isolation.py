@@ -16,7 +16,7 @@ from weakref import WeakSet
 import torch
 from torch._C._dynamo import eval_frame
 
-from rltrace.recorder.base.import_hook import ImportHook
+from rltrace.recorder.base.patching import ImportHook
 
 COMPILER: Final = "torch._dynamo"
 """The compiler's module; nothing is compiled before it has been imported."""

@@ -1,4 +1,4 @@
-"""Patches: functions of other libraries that are replaced while a process is recorded.
+"""Patches: functions of other libraries that are replaced while a process is recorded, once they are imported.
 
 Owns the rule for all of them: a function is restored only where the recorder's replacement is still in place. Where
 another library has replaced it since, that replacement stays, and its calls of the recorder's function go to the
@@ -8,10 +8,99 @@ original.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
-from rltrace.recorder.base.import_hook import FindCallback, ImportHook, OnImport
+OnImport = Callable[[ModuleType], None]
+
+FindCallback = Callable[[ModuleSpec], OnImport | None]
+"""The callback for the import of a module that was not named; None: there is none."""
+
+
+class ImportHook:
+    """Calls back once for each awaited module: at ``install`` where it is loaded already, else after its import."""
+
+    def __init__(
+        self, awaited: Mapping[str, OnImport], fail: Callable[[Exception], None], find: FindCallback | None = None
+    ) -> None:
+        """``find``: asked for every module that is imported from now on."""
+        self._awaited = dict(awaited)
+        self._fail = fail
+        self._find = find
+
+    def install(self) -> None:
+        for name in list(self._awaited):
+            module = sys.modules.get(name)
+            spec = getattr(module, "__spec__", None)
+            if module is not None and getattr(spec, "_initializing", False):
+                self._await(name, spec)
+            elif module is not None:
+                self._notify(name)
+        if self._awaited or self._find is not None:
+            sys.meta_path.insert(0, self)  # a finder needs no more than find_spec
+
+    def uninstall(self) -> None:
+        self._awaited.clear()
+        self._find = None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if (name not in self._awaited and self._find is None) or target is not None:
+            return None
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 if self in finders else 0 :]:  # those before have not found it
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
+            if spec is not None:
+                self._add_found(name, spec)
+                if name in self._awaited:
+                    self._await(name, spec)
+                return spec
+        return None
+
+    def _add_found(self, name: str, spec: ModuleSpec) -> None:
+        try:
+            callback = None if self._find is None or name in self._awaited else self._find(spec)
+        except Exception as error:
+            self._fail(error)
+        else:
+            if callback is not None:
+                self._awaited[name] = callback
+
+    def _notify(self, name: str) -> None:
+        callback, module = self._awaited.pop(name, None), sys.modules.get(name)
+        if callback is None or module is None:
+            return
+        try:
+            callback(module)
+        except Exception as error:  # another version of the library: must not end the program
+            self._fail(error)
+
+    def _await(self, name: str, spec: Any) -> None:
+        plain, notify = type(spec), self._notify
+
+        def get(self: Any) -> bool:
+            return bool(self.__dict__.get("_initializing", False))
+
+        def set_(self: Any, importing: bool) -> None:
+            if importing:
+                self.__dict__["_initializing"] = True
+            else:
+                self.__class__ = plain
+                self._initializing = False  # another hook may await the same module
+                notify(name)
+
+        try:
+            spec.__class__ = type(plain.__name__, (plain,), {"_initializing": property(get, set_)})
+        except TypeError:  # the class of this spec cannot be replaced
+            return
+        if "_initializing" not in spec.__dict__:
+            spec.__dict__["_initializing"] = False
+
 
 Around = Callable[..., Any]
 """Called in place of a function, with the original before the arguments of the call."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rltrace.recorder.base.import_hook import ImportHook
+from rltrace.recorder.base.patching import ImportHook
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.rng_state import imported_numpy
 from rltrace.recorder.digests.tensor_digest import TensorDigests

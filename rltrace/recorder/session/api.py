@@ -19,8 +19,8 @@ from rltrace.extension import check_installed
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.options import RecordOptions, check_axes, check_options, value_of
 from rltrace.recorder.capture.captures import Attach
+from rltrace.recorder.core.native_engine import choose_library
 from rltrace.recorder.session import session as sessions
-from rltrace.recorder.session.engine_choice import choose_library
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace, end_launch
 

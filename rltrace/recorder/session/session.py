@@ -35,7 +35,7 @@ from rltrace.recorder.capture.captures import (
     make_captures,
     remember_names,
 )
-from rltrace.recorder.core.native_engine import NativeEngine, NativeRecorder
+from rltrace.recorder.core.native_engine import NativeEngine, NativeRecorder, choice_facts, choose_library, handed_facts
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
 from rltrace.recorder.digests.backend import facts as device_facts
@@ -45,7 +45,6 @@ from rltrace.recorder.processes.forks import Inheritance, forks
 from rltrace.recorder.processes.messages import Messages, Place
 from rltrace.recorder.processes.recording import ProcessRecording, RecordingPart
 from rltrace.recorder.session import window
-from rltrace.recorder.session.engine_choice import choice_facts, choose_library, handed_facts
 from rltrace.recorder.session.grad_scalers import Scalers
 from rltrace.recorder.session.optimizer_steps import StepCounter, StepWriter
 from rltrace.recorder.session.torch_patches import ItemReads, TorchPatches
