@@ -27,9 +27,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "record": "Run a command and record every op it runs.",
         "arm": "Have a running program that was started asleep record steps.",
     },
-    "Compare": {
-        "diff": "Compare two traces: where they first differ, and why.",
-    },
+    "Compare": {"diff": "Compare two traces: where they first differ, and why."},
     "Prove": {
         "confirm": "Run both programs again: is the first difference the cause?",
         "replay": "Run a command with values of another run injected.",
@@ -39,9 +37,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "info": "What a trace holds: machine, versions, streams, states.",
         "ops": "List the recorded ops, one line each.",
     },
-    "Keep and move": {
-        "build-engine": "Compile the native engine, which halves the cost of small ops.",
-    },
+    "Keep and move": {"build-engine": "Compile the native engine, which halves the cost of small ops."},
 }
 """The core's verbs, each a module of this package with a click command named ``command``: by group, the help lines."""
 

@@ -67,9 +67,7 @@ class RecordingSummary:
 
 def recorded(path: Path) -> RecordingSummary:
     """Read the trace of a command that has ended."""
-    from rltrace.trace.read.reader import (
-        open_trace,  # imports NumPy, whose threads must start after the command
-    )
+    from rltrace.trace.read.reader import open_trace  # imports NumPy, whose threads must start after the command
 
     try:
         trace = open_trace(path)

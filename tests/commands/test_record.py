@@ -194,8 +194,7 @@ def test_python_without_rltrace(folder: Path, command: tuple[str, ...], has_torc
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
-    [("import sys; sys.exit(3)", 3), ("import sys; sys.exit('text')", 1), ("1 +", 1)],
+    ("code", "status"), [("import sys; sys.exit(3)", 3), ("import sys; sys.exit('text')", 1), ("1 +", 1)]
 )
 def test_status_is_the_commands_own(folder: Path, code: str, status: int) -> None:
     """A status other than 0 is never covered up; what the program says on standard error is there."""
@@ -460,11 +459,7 @@ def test_values_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_options_that_are_refused(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     """Refused before anything is made; in a selector, the character is pointed at."""
     monkeypatch.setenv("RLTRACE_CACHE", str(folder / "none"))
@@ -476,20 +471,13 @@ def test_options_that_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ["-o", "s3://b/runs/a.zarr"],
-            "record with -o a.zarr, and copy that there",
-        ),
+        (["-o", "s3://b/runs/a.zarr"], "record with -o a.zarr, and copy that there"),
         (["-o", "ftp://b/a.zarr"], "unknown kind"),
         (["--nodes", "2", "-o", "a.zarr"], "name the part of this machine with -o TRACE/nodes/NUMBER"),
     ],
 )
 def test_places_that_are_refused(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     """A trace is recorded into a folder, and a machine of several names its part; nothing is run."""
     monkeypatch.chdir(folder)

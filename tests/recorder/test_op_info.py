@@ -90,13 +90,7 @@ def test_writes(func: Any, writes: dict[str, bool]) -> None:
 
 def test_fused_optimizers_write_what_their_schema_says() -> None:
     """Parameters, moments and, where a scaler is at work, gradients."""
-    assert set(plan(OP._fused_adam_.default).writes) == {
-        "self",
-        "grads",
-        "exp_avgs",
-        "exp_avg_sqs",
-        "max_exp_avg_sqs",
-    }
+    assert set(plan(OP._fused_adam_.default).writes) == {"self", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"}
 
 
 def test_places_are_counted_over_lists_and_names() -> None:

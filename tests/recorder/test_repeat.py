@@ -114,15 +114,7 @@ def test_the_step_level_sees_the_same_steps(record: Record) -> None:
     op, step = (record(training, level=level) for level in ("op", "step"))
     assert step.rows == []
     assert step.trace.level == "step"
-    for column in (
-        Step.STEP,
-        Step.COUNT,
-        Step.SKIPPED,
-        Step.BACKWARDS,
-        Step.PARAMETERS,
-        Step.GRADIENTS,
-        *GENERATORS,
-    ):
+    for column in (Step.STEP, Step.COUNT, Step.SKIPPED, Step.BACKWARDS, Step.PARAMETERS, Step.GRADIENTS, *GENERATORS):
         assert [s[column] for s in step.steps] == [s[column] for s in op.steps]
     assert step.optimizers == op.optimizers
     assert {s[Step.FLAGS] for s in step.steps} == {StepFlag.DIGESTED}

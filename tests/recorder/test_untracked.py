@@ -141,11 +141,7 @@ def crossed(ways: list[Way]) -> list[tuple[Way, Callable[..., None]]]:
 def test_memory_that_was_handed_out(record: Record, way: Way, moment: Callable[..., None]) -> None:
     """torch's own memory with an alias that is known: digested at every use, so the first reader shows the write."""
     first = found(record, way, moment)
-    assert (first.op, first.cause, first.inputs_match) == (
-        "aten.mul.Tensor",
-        Cause.UNTRACKED_WRITE,
-        InputsMatch.DIFFER,
-    )
+    assert (first.op, first.cause, first.inputs_match) == ("aten.mul.Tensor", Cause.UNTRACKED_WRITE, InputsMatch.DIFFER)
     assert first.identical_before > 0
 
 

@@ -250,13 +250,7 @@ OPS = ["op=aten.*mm*", "op=add*", "op=mul", "op=_foreach*", "nth=0", "nth=1:", "
 PLACES = ["module=0", "module=*", "module=3", "site=*:training", "site=*adam*", "phase=backward", "phase=optimizer"]
 PLACES += ["phase=forward", "stream=*main*", "stream=x", "step=1", "step=0:1", "step=5:"]
 SELECTORS = st.lists(
-    st.lists(
-        st.sampled_from(OPS + PLACES),
-        min_size=1,
-        max_size=3,
-    ).map(",".join),
-    min_size=1,
-    max_size=3,
+    st.lists(st.sampled_from(OPS + PLACES), min_size=1, max_size=3).map(",".join), min_size=1, max_size=3
 )
 
 

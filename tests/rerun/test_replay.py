@@ -221,12 +221,7 @@ def test_every_kind_of_tensor(replayed: Replayed, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "derivative"),
-    [
-        ("tanh", lambda y: 1 - y * y),
-        ("exp", lambda y: y),
-        ("reciprocal", lambda y: -y * y),
-    ],
+    ("op", "derivative"), [("tanh", lambda y: 1 - y * y), ("exp", lambda y: y), ("reciprocal", lambda y: -y * y)]
 )
 def test_gradients_flow_as_if_the_op_had_computed_it(replayed: Replayed, op: str, derivative: object) -> None:
     """What the backward of an op makes of its own result is made of A's result."""

@@ -33,8 +33,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("step", "given", "from_now"),
-    [(3, (5, 7), (5, 7)), (5, (5, 7), (5, 7)), (6, (6, 7), (6, 8)), (7, None, (7, 9))],
+    ("step", "given", "from_now"), [(3, (5, 7), (5, 7)), (5, (5, 7), (5, 7)), (6, (6, 7), (6, 8)), (7, None, (7, 9))]
 )
 def test_window(step: int, given: tuple[int, int] | None, from_now: tuple[int, int]) -> None:
     """A process records those of given steps that are left, and as many steps from now as are requested."""

@@ -243,12 +243,7 @@ class RecordOptions:
     )
     """"eager": compiled functions run op by op; None: as in the program."""
     sources: bool = _option(
-        False,
-        "--sources",
-        "Text of the program's files, for edited lines.",
-        WHAT,
-        while_asleep=True,
-        named=_plain,
+        False, "--sources", "Text of the program's files, for edited lines.", WHAT, while_asleep=True, named=_plain
     )
 
     loops: tuple[str, ...] = _option(
@@ -453,12 +448,7 @@ class RecordOptions:
     """Absolute paths of files that read facts of a library while rows are recorded."""
 
     replay: str = _option(
-        "",
-        "replay",
-        in_python=bool,
-        named=home_as_tilde,
-        named_with=("inject",),
-        narrated=", with values injected",
+        "", "replay", in_python=bool, named=home_as_tilde, named_with=("inject",), narrated=", with values injected"
     )
     """Absolute path of the trace whose values are injected; empty: no replay."""
     inject: tuple[str, ...] = _option((), "replay")

@@ -47,12 +47,7 @@ class KernelLaunch(Region):
     """Launches of one kernel in one configuration, as an operator."""
 
     def __init__(
-        self,
-        name: RegionName,
-        written: Mapping[str, bool],
-        storages: Storages,
-        *,
-        returns_new: bool = False,
+        self, name: RegionName, written: Mapping[str, bool], storages: Storages, *, returns_new: bool = False
     ) -> None:
         """``written``: the arguments that it may write, False for each."""
         super().__init__(name, writes=True, draws=False, forget_reads=storages.reads.clear)

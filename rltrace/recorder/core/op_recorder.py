@@ -80,12 +80,7 @@ class OpRecorder(RowBuffer):
     """Writes the rows of one thread. Used only by that thread; the committer takes finished rows from the front."""
 
     def __init__(
-        self,
-        process: ProcessState,
-        number: int,
-        name: str,
-        committer: RowConsumer,
-        tables: BufferTables | None = None,
+        self, process: ProcessState, number: int, name: str, committer: RowConsumer, tables: BufferTables | None = None
     ) -> None:
         super().__init__(process, number, name, tables)
         self.fail = process.fail

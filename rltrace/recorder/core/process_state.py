@@ -49,11 +49,7 @@ FRAMES: Final = 6
 MAX_CALLS: Final = 50_000
 """Calls that are remembered."""
 
-LIBRARY_PHASES: Final = {
-    "evaluate_policy": Phase.EVALUATION,
-    "collect_rollouts": Phase.ROLLOUT,
-    "train": Phase.FORWARD,
-}
+LIBRARY_PHASES: Final = {"evaluate_policy": Phase.EVALUATION, "collect_rollouts": Phase.ROLLOUT, "train": Phase.FORWARD}
 """Functions of Stable-Baselines3, and their phases."""
 
 LIBRARIES: Final = ("stable_baselines3/", "sb3_contrib/")

@@ -28,13 +28,7 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name, ray_actor, recorded_name
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.base.torch_function import torch_function_disabled
-from rltrace.recorder.capture.captures import (
-    Attach,
-    CapturedProcess,
-    Captures,
-    make_captures,
-    remember_names,
-)
+from rltrace.recorder.capture.captures import Attach, CapturedProcess, Captures, make_captures, remember_names
 from rltrace.recorder.core.native_engine import NativeEngine, NativeRecorder, choice_facts, choose_library, handed_facts
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
