@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import compileall
-import json
 import shutil
 import sys
 import tempfile
@@ -162,19 +161,6 @@ def budget_table(runs: Runs, start: Runs, memory: Mapping[str, float], op: Writt
     return table(["what", "budget", "measured"], rows)
 
 
-def parts_table(steps: int, trace: Path) -> str:
-    """Where the time of an op goes in the native engine, by a library with clocks around its parts."""
-    variant = {"RLTRACE_ENGINE_VARIANT": "timed"}
-    run([RLTRACE, "build-engine"], variant)
-    run(command(OP, steps, trace), variant)
-    facts = open_trace(trace).processes[0].facts
-    times = json.loads(str(facts["engine.native.parts"]))
-    return table(
-        ["part of an op", "ns"],
-        [[part, f"{time / int(facts['engine.native.ops']):.0f}"] for part, time in times.items()],
-    )
-
-
 def memory_table(memory: Mapping[str, float]) -> str:
     rows = [[TITLES[arm], f"{memory[f'{arm} 1']:.0f}", f"{memory[f'{arm} 10']:.0f}"] for arm in (NATIVE, OP)]
     return table(["arm", "peak resident, MiB", "at 10 × the ops, MiB"], rows)
@@ -227,7 +213,6 @@ def report(steps: int, repeats: int, folder: Path) -> str:
                 middle(large[OP], "learn") / middle(large[NATIVE], "learn"),
             ),
             time_table(runs, op.ops),
-            parts_table(steps, folder / "timed.zarr"),
             start_table(start),
             memory_table(memory),
         ]

@@ -47,9 +47,8 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "address": (*CHECKED, "-fsanitize=address"),
     "undefined": (*CHECKED, "-fsanitize=undefined"),
     "debug": (*CHECKED, "-UNDEBUG", "-D_GLIBCXX_ASSERTIONS"),
-    "timed": ("-DRLTRACE_TIMED",),
 }
-"""Flags by variant: with a sanitizer, with the assertions of torch and of the library, or with clocks in an op."""
+"""Flags by variant: with a sanitizer, or with the assertions of torch and of the library."""
 
 _TRIAL = "#include <version>\nstatic_assert(__cplusplus >= 202002L);\n"
 _SHOWN_LINES = 12

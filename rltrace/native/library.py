@@ -35,7 +35,7 @@ BUILD_RECORD = "engine.json"
 SOURCES = Path(__file__).parent / "sources"
 
 VARIANT_VARIABLE = "RLTRACE_ENGINE_VARIANT"
-"""Variable with the variant of the library that is built and used (``build.VARIANTS``); for tests and benchmarks."""
+"""Variable with the variant of the library that is built and used (``build.VARIANTS``); for tests."""
 
 TRIED_SIZES = 0, 1, 8, 100, 200, 1_000, PAGE_BYTES, 3 * PAGE_BYTES + 5
 """Sizes at which a library's digest is compared: one of each rule."""

@@ -249,8 +249,8 @@ def test_other_levels_and_words(tmp_path: Path) -> None:
 class Counts:
     """A stream's recorder in the library: what it counted."""
 
-    def __init__(self, ops: int, handed: dict[tuple[str, str], int], run: int = 0) -> None:
-        self.ops, self.handed, self.parts = ops, handed, {"run": run}
+    def __init__(self, ops: int, handed: dict[tuple[str, str], int]) -> None:
+        self.ops, self.handed = ops, handed
 
 
 def test_counts_are_summed_over_streams() -> None:
@@ -262,5 +262,4 @@ def test_counts_are_summed_over_streams() -> None:
         "engine.native.handed.most": "a, an object: 5; c, sparse: 3; b, sparse: 2",
     }
     assert handed_facts([Counts(3, {})]) == {"engine.native.ops": 3, "engine.native.handed": 0}
-    assert handed_facts([Counts(1, {}, 7), Counts(1, {}, 2)])["engine.native.parts"] == '{"run": 9}'
     assert handed_facts([]) == {}

@@ -399,13 +399,6 @@ void bind_recorder(py::module_& m) {
       .def("leave", &R::leave)
       .def_property_readonly("depth", &R::depth)
       .def("module_of", &R::module_of)
-      .def_property_readonly("parts",  // nanoseconds; all 0 unless the library is built with RLTRACE_TIMED
-                             [](R& self) {
-                               py::dict parts;
-                               for (size_t i = 0; i < PART_NAMES.size(); ++i)
-                                 parts[PART_NAMES[i]] = self.parts.of(static_cast<Part>(i));
-                               return parts;
-                             })
       .def_property_readonly("ops", [](R& self) { return self.take_counts().ops; })
       .def_property_readonly("handed", [](R& self) { return self.take_counts().handed; })
       .def("arm",

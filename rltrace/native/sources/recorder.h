@@ -23,7 +23,6 @@
 
 #include "frames.h"
 #include "operators.h"
-#include "parts.h"
 #include "state.h"
 
 namespace rltrace {
@@ -258,7 +257,6 @@ class Recorder {
   std::atomic<bool> settings_known{false};
   PyObject* anchor = nullptr;  // frame of the top anchor; its owner keeps it alive
   Counts counts;
-  Parts parts;
 
   Counts take_counts() {
     const Lock lock(state->mutex);

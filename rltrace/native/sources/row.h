@@ -64,13 +64,9 @@ struct Recorder::Row {
     append(recorder.floats.values, scratch.arguments.floats);
     recorder.digested = 0;
     recorder.marked = false;
-    recorder.parts.end(Part::CALL);
     add_links();
-    recorder.parts.end(Part::INPUTS);
     if (call->draws) add_generator();
-    recorder.parts.end(Part::GENERATOR);
     find_module();
-    recorder.parts.end(Part::MODULE);
     find_site();
     writes_simply = writes_whole_storages();
     if (call->is_partial && !writes_simply) {
@@ -287,9 +283,7 @@ struct Recorder::Row {
       record_number();
     else
       record_uncomputed();
-    recorder.parts.end(Part::RESULTS);
     check_settings();
-    recorder.parts.end(Part::SETTINGS);
     const u32 cells[] = {call->op,
                          call->structure,
                          site,
@@ -304,7 +298,6 @@ struct Recorder::Row {
       PythonSection python(lock);
       recorder.stream_.attr("wake_committer")();
     }
-    recorder.parts.end(Part::CELLS);
   }
 
   const IValue* returned() const { return &*(stack->end() - static_cast<i64>(op.returns)); }
@@ -576,13 +569,11 @@ inline bool Recorder::observe(const c10::OperatorHandle& handle, Stack* stack) {
   Thread& thread = Thread::here();
   Operator& op = thread.operators.of(handle);
   ScratchHere scratch(thread);
-  parts.begin();
   const auto node = torch::autograd::get_current_node();
   if (const char* obstacle = obstacle_of(op, stack, *scratch, node.get())) {
     hand_over(op, obstacle);
     return false;
   }
-  parts.end(Part::ARGUMENTS);
   Lock lock(state->mutex);
   Row row(*this, op, *scratch, lock, stack, node.get());
   if (!guarded(row, [&] { row.begin(); })) {
@@ -591,7 +582,6 @@ inline bool Recorder::observe(const c10::OperatorHandle& handle, Stack* stack) {
     return true;
   }
   lock.unlock();
-  parts.end(Part::SITE);
   try {
     run(op, stack, thread);
   } catch (...) {
@@ -599,7 +589,6 @@ inline bool Recorder::observe(const c10::OperatorHandle& handle, Stack* stack) {
     row.roll_back();
     throw;
   }
-  parts.end(Part::RUN);
   lock.lock();
   guarded(row, [&] { row.finish(); });
   return true;

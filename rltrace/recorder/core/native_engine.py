@@ -8,7 +8,6 @@ records the ops of this process, the numbers that the library must share with th
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from _thread import start_new_thread
@@ -325,9 +324,6 @@ def handed_facts(natives: Sequence[Any]) -> Facts:
         ops += native.ops
         handed.update(native.handed)
     facts: Facts = {"engine.native.ops": ops, "engine.native.handed": handed.total()}
-    parts = sum((Counter[str](native.parts) for native in natives), Counter[str]())
-    if parts:  # the library was built with clocks, for a benchmark
-        facts["engine.native.parts"] = json.dumps(parts)
     if handed:
         most = handed.most_common(SHOWN_HANDED)
         facts["engine.native.handed.most"] = "; ".join(f"{op}, {why}: {count}" for (op, why), count in most)
