@@ -182,7 +182,7 @@ def _report(
             f"recorded {_summary(ending)} in {trace}",
             hint=still_compiled(options, found)
             or _left_out(found)
-            or _unchosen(found)
+            or (f"left out: {', '.join(found.not_chosen)}" if found.not_chosen else "")
             or unmatched_selectors(options, found, trace)
             or unreached_steps(options, found),
         )
@@ -238,11 +238,6 @@ def _left_out(found: RecordingSummary) -> str:
     raising = [option for option, left_out in limits if any(entry.why in (LIMIT, OVER_LIMIT) for entry in left_out)]
     more = f"; {' and '.join(raising)} {'raises it' if len(raising) == 1 else 'raise them'}" if raising else ""
     return f"not recorded: {'; '.join(listed)}{more}" if listed else ""
-
-
-def _unchosen(found: RecordingSummary) -> str:
-    """Processes that ``--processes`` left out; "" without any."""
-    return f"left out: {', '.join(found.not_chosen)}" if found.not_chosen else ""
 
 
 def unmatched_selectors(options: RecordOptions, found: RecordingSummary, trace: Path) -> str:

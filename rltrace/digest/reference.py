@@ -49,7 +49,7 @@ def _up_to_3(data: bytes, seed: int) -> int:
 
 def _up_to_8(data: bytes, seed: int) -> int:
     n = len(data)
-    seed ^= _byteswap32(seed & 0xFFFFFFFF) << 32
+    seed ^= int.from_bytes((seed & 0xFFFFFFFF).to_bytes(4, "little"), "big") << 32
     combined = _u32(data, n - 4) | (_u32(data, 0) << 32)
     value = ((_u64(SECRET, 8) ^ _u64(SECRET, 16)) - seed & _MASK) ^ combined
     value ^= _rotate(value, 49) ^ _rotate(value, 24)
@@ -151,7 +151,3 @@ def _u64(data: bytes, at: int) -> int:
 
 def _rotate(value: int, by: int) -> int:
     return ((value << by) | (value >> (64 - by))) & _MASK
-
-
-def _byteswap32(value: int) -> int:
-    return int.from_bytes(value.to_bytes(4, "little"), "big")

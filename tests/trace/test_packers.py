@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.extensions.archive.slice import slice_trace
-from rltrace.trace.format.chunk_codec import CodecError
+from rltrace.trace.format.arrays import STEPS
+from rltrace.trace.format.chunk_codec import CodecError, rows_from_text, rows_to_text
 from rltrace.trace.format.journal import JournalWriter, parse_journal
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import StepRecord
@@ -19,7 +20,7 @@ from rltrace.trace.format.schema import STEP_CHUNK, Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.write import packers
-from rltrace.trace.write.packers import StepPacker, StepPart, add_part, steps_from_text, steps_to_text
+from rltrace.trace.write.packers import StepPacker, StepPart, add_part
 from rltrace.trace.write.writer import ProcessWriter
 
 
@@ -117,13 +118,13 @@ def test_a_slice_carries_steps_in_both_forms(tmp_path: Path) -> None:
 def test_text_and_back(count: int, seed: int) -> None:
     """Steps come back from a journal record as they went in, and from nothing that was changed."""
     rows = np.random.default_rng(seed).integers(0, 1 << 64, (count, len(Step)), dtype=np.uint64)
-    text = steps_to_text(rows.tolist())
-    assert np.array_equal(steps_from_text(text, count), rows)
+    text = rows_to_text(STEPS, rows)
+    assert np.array_equal(rows_from_text(STEPS, text, count), rows)
     for other in (text[:-4], text[4:], "!" + text[1:], text * 9):
         with pytest.raises(CodecError):
-            steps_from_text(other, count)
+            rows_from_text(STEPS, other, count)
     with pytest.raises(CodecError):
-        steps_from_text(text, count + 1)
+        rows_from_text(STEPS, text, count + 1)
 
 
 def test_parts_out_of_order_are_refused() -> None:

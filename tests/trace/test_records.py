@@ -30,7 +30,6 @@ from rltrace.trace.format.records import (
     parse_optimizer,
     parse_parameters,
     parse_value_request,
-    value_request_record,
 )
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import GENERATORS
@@ -115,7 +114,7 @@ def test_axes_of_activation_rows() -> None:
 def test_requests_of_values() -> None:
     """Selectors are a list of texts."""
     request = ValueRequest(("op=mm", "all"), True, 1 << 20)
-    record = value_request_record(request)
+    record = {"type": "value_request", **request._asdict()}
     assert parse_value_request({**record, "selectors": list(request.selectors)}) == request
     for change in ({"inputs": 1}, {"selectors": "all"}, {"selectors": ["all", 1]}, {"limit": -1}):
         with pytest.raises(ValueError, match=r"."):

@@ -111,7 +111,10 @@ def compiled(architecture: int) -> Binaries:
         raise UnavailableError(
             f"compiling for sm_{architecture} failed: {reply.get('error') or _exit_text(completed.returncode)}"
         )
-    return Binaries(reply["compiler"], {name: _from_text(kernel) for name, kernel in reply["kernels"].items()})
+    return Binaries(
+        reply["compiler"],
+        {n: Binary(**{**k, "code": base64.b64decode(k["code"])}) for n, k in reply["kernels"].items()},
+    )
 
 
 def _exit_text(status: int) -> str:
@@ -172,10 +175,6 @@ def _reply(architecture: int) -> dict[str, object]:
 
 def _as_text(binary: Binary) -> dict[str, object]:
     return asdict(binary) | {"code": base64.b64encode(binary.code).decode()}
-
-
-def _from_text(reply: Mapping[str, Any]) -> Binary:
-    return Binary(**{**reply, "code": base64.b64decode(reply["code"])})
 
 
 def compile_all(architecture: int) -> dict[str, Binary]:

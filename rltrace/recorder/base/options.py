@@ -138,11 +138,6 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _without_home(given: Mapping[str, str]) -> dict[str, str]:
-    """Options of a provider as a trace names them."""
-    return {name: home_as_tilde(value) for name, value in given.items()}
-
-
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
@@ -464,7 +459,12 @@ class RecordOptions:
     provider: str = _option("", "replay-rows", named=_plain)
     """What is injected of that trace, by the name of an extension's provider; empty: whole values of ops."""
     provider_options: Mapping[str, str] = field(
-        default_factory=dict, metadata={"option": Option({}, "replay-rows", named=_without_home)}
+        default_factory=dict,
+        metadata={
+            "option": Option(
+                {}, "replay-rows", named=lambda given: {name: home_as_tilde(value) for name, value in given.items()}
+            )
+        },
     )
     """Options of that provider."""
 

@@ -82,13 +82,8 @@ def _global_layout(tensor: Any) -> GlobalLayout | None:
         str(tensor.device),
         None if names is None else tuple(names),
         sizes,
-        tuple(map(_placement, tensor.placements)),
+        tuple(repr(each).replace("dim=", "").removesuffix("()") for each in tensor.placements),
     )
-
-
-def _placement(placement: object) -> str:
-    """``Shard(0)``, ``Replicate``, ``Partial(sum)``."""
-    return repr(placement).replace("dim=", "").removesuffix("()")
 
 
 def layout_payload(layout: GlobalLayout) -> list[Any]:

@@ -252,7 +252,7 @@ class RowBuffer:
                 graphs.add_write(address_of(tensor))
             return [readback.unread()] * len(tensors)
         deferred: list[Pending | None] = [None] * len(tensors)
-        if not self._needs_digests():
+        if not any(hook.needs_digests() for hook in self.hooks):
             plain = [i for i, tensor in enumerate(tensors) if _is_plain(tensor, layouts[i])]
             put = readback.defer([tensors[i] for i in plain], [layouts[i] for i in plain]) if plain else None
             for i, pending in zip(plain, put or (), strict=False):
@@ -265,10 +265,6 @@ class RowBuffer:
             return self.process.digests.with_layout(tensor, layout)
         self.later.append(DeferredDigest(self.row, self._digested, pending))
         return 0
-
-    def _needs_digests(self) -> bool:
-        """Whether a hook needs the digests of the current row while it is written."""
-        return any(hook.needs_digests() for hook in self.hooks)
 
     def _clear_digest(self) -> None:
         """Set the digest appended last to 0: it is of no result."""

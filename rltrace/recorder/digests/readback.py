@@ -87,9 +87,6 @@ class Buffer:
         self.pending: list[Pending] = []
         self._views = {size: device_words.view(dtype) for size, dtype in WORDS.items()}
 
-    def has_space(self, words: int) -> bool:
-        return self.filled + words <= len(self.device_words)
-
     def stage(self, tensors: Sequence[Tensor], layouts: Sequence[Layout]) -> list[Pending]:
         """Enqueue the work for these tensors' digests; the buffer has space for them."""
         staged: list[Pending] = []
@@ -170,7 +167,7 @@ class Buffers:
             return None
         buffer = self._open.get(stream)
         if buffer is not None and buffer.stream == stream and buffer.event is None:
-            if buffer.has_space(words):
+            if buffer.filled + words <= len(buffer.device_words):
                 return buffer
             self.close(buffer)
         free = next((buffer for buffer in self._all if buffer.stream is None), None) or self._wait_for_one()

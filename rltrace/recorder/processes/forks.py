@@ -61,7 +61,7 @@ class ForkedChild:
     def wait(self) -> None:
         """Write the start record; begin at the first op."""
         options = self.inheritance.options
-        if _on_the_way_to_exec():
+        if _is_forked_by("subprocess"):  # to run another program, as where there is a preexec_fn
             self.forget()
             return
         if _is_forked_by("multiprocessing"):
@@ -162,11 +162,6 @@ def _is_forked_by(*libraries: str) -> bool:
         frame = frame.f_back
     name = frame.f_globals.get("__name__", "") if frame is not None else ""
     return name.partition(".")[0] in libraries
-
-
-def _on_the_way_to_exec() -> bool:
-    """Whether ``subprocess`` forked this child to run another program, as it does where there is a preexec_fn."""
-    return _is_forked_by("subprocess")
 
 
 multiprocessing.util.register_after_fork(forks, Forks.worker_begins)

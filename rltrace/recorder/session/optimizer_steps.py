@@ -490,7 +490,9 @@ class StepWriter:
                 count=attempt.count,
                 skipped=attempt.skipped,
                 backwards=attempt.backwards,
-                environment_steps=self._environment_steps(),
+                environment_steps=0
+                if self._recording.options.asleep
+                else self._integrations.steps.count,  # 0: not known
                 end_row=stream.row,
                 recorded=self._window.is_open,
                 parameters=attempt.parameters,
@@ -508,10 +510,6 @@ class StepWriter:
             self._recording.write_facts()
         self._streams.step_began(ended + 1)
         self._window.move(ended + 1)
-
-    def _environment_steps(self) -> int:
-        """0, which means that their number is not known, where the run was started asleep."""
-        return 0 if self._recording.options.asleep else self._integrations.steps.count
 
     def _optimizer_id(self, optimizer: OptimizerState) -> int:
         if optimizer.id is not None:

@@ -185,7 +185,9 @@ class Session:
     def _take_captures(self) -> None:
         """Capture what the options of these steps request."""
         writer = self.recording.writer
-        process = CapturedProcess(self._process, writer.append, self._modules.roots, self._stream_or_main)
+        process = CapturedProcess(
+            self._process, writer.append, self._modules.roots, lambda: self._streams.here() or self._streams.main
+        )
         captures = make_captures(self._awake_options, process)
         if self._attachment is not None:
             captures = self._attachment.join(captures, self._process)
@@ -196,9 +198,6 @@ class Session:
         self._captures = captures
         self._committer.take_from(captures, self._series, self._messages.take)
         self._streams.set_hooks(captures.hooks)
-
-    def _stream_or_main(self) -> OpRecorder:
-        return self._streams.here() or self._streams.main
 
     def _write_window_state(self) -> None:
         """A row for every tensor that has a history as a window begins."""

@@ -169,13 +169,13 @@ def number_of(value: object) -> float | OnDevice | None:
             torch._C._DisableTorchDispatch(),
             torch._C.DisableTorchFunction(),
         ):  # ``overrides_disabled`` at half its cost
-            return _of_tensor(value) if isinstance(value, Tensor) else _float(_scalar(value))
+            return (
+                _of_tensor(value)
+                if isinstance(value, Tensor)
+                else _float(value.item() if hasattr(value, "item") else value)
+            )
     except Exception:  # whatever it is, it is not a number, and the program goes on
         return None
-
-
-def _scalar(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
 
 
 def _float(value: Any) -> float:

@@ -19,9 +19,6 @@ FILE: Final = "file"
 RAY: Final = "ray"
 """Channel of Ray's tasks and objects, of all machines."""
 
-MAX_MESSAGES = 1 << 24
-"""Messages of one process."""
-
 
 class MessageEnds(NamedTuple):
     """What one stream sent on one channel, or received, in this order."""

@@ -232,10 +232,6 @@ class ValuePart:
     """Number of the first chunk of ``values/index``."""
 
 
-def value_request_record(request: ValueRequest) -> dict[str, object]:
-    return {"type": "value_request", **request._asdict()}
-
-
 def parse_value_request(record: Record) -> ValueRequest:
     selectors, inputs = record["selectors"], record["inputs"]
     if not isinstance(inputs, bool) or not isinstance(selectors, list) or not all(type(s) is str for s in selectors):
@@ -437,10 +433,6 @@ def axes_of(axes: tuple[int, ...] | None, dimensions: int) -> tuple[int, ...]:
     return tuple(axis for axis in axes if axis < dimensions)
 
 
-def activation_request_record(request: ActivationRequest) -> dict[str, object]:
-    return {"type": "activation_request", **request._asdict()}
-
-
 def parse_activation_request(record: Record) -> ActivationRequest:
     selectors, axes = record["selectors"], record["axes"]
     if not isinstance(selectors, list) or not all(type(s) is str for s in selectors):
@@ -454,7 +446,10 @@ def parse_activation_request(record: Record) -> ActivationRequest:
 
 def activations_record(part: ActivationPart) -> dict[str, object]:
     """The journal record of one commit's activation rows."""
-    arrays = {spec.name.split("/")[1]: _array_record(array) for spec, array in part.arrays}
+    arrays = {
+        spec.name.split("/")[1]: {"count": array.count, "chunk": array.chunk, "files": list(map(_entry, array.files))}
+        for spec, array in part.arrays
+    }
     return {"type": "activations", **arrays, "left_out": [entry._asdict() for entry in part.left_out]}
 
 
@@ -471,11 +466,6 @@ def add_activations(parts: list[ActivationPart], part: ActivationPart) -> None:
             if array.chunk < before.chunk + len(before.files):
                 raise ValueError("its chunks exist already")
     parts.append(part)
-
-
-def _array_record(part: ArrayPart) -> dict[str, object]:
-    files = [None if file is None else [file.key, file.length, file.digest] for file in part.files]
-    return {"count": part.count, "chunk": part.chunk, "files": files}
 
 
 def _array(record: Mapping[str, Any], spec: ArraySpec, *, sliced: bool = False) -> ArrayPart:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 import numpy as np
@@ -37,10 +38,6 @@ def _is_list(payload: object) -> bool:
     return isinstance(payload, list)
 
 
-def _is_schema(payload: object) -> bool:
-    return _has(payload, op=int, arguments=list)
-
-
 def _is_layout(payload: Any) -> bool:
     """dtype, shape, strides (or the name of a layout without strides), device."""
     if not isinstance(payload, list) or len(payload) < 4:
@@ -49,20 +46,8 @@ def _is_layout(payload: Any) -> bool:
     return isinstance(dtype, str) and isinstance(device, str) and _is_list(shape) and isinstance(strides, (list, str))
 
 
-def _is_frame(payload: object) -> bool:
-    return _has(payload, file=str, line=int, function=str, source=str)
-
-
 def _is_kernel(payload: object) -> bool:
     return isinstance(payload, dict) and isinstance(payload.get("names", []), list)
-
-
-def _is_optimizer(payload: object) -> bool:
-    return _has(payload, ordinal=int, **{"class": str})
-
-
-def _is_series(payload: object) -> bool:
-    return _has(payload, kind=str, name=str)
 
 
 def _has(payload: object, **fields: type) -> bool:
@@ -71,16 +56,16 @@ def _has(payload: object, **fields: type) -> bool:
 
 SHAPES: Final[Mapping[str, Callable[[object], bool]]] = {
     "ops": _is_text,
-    "schemas": _is_schema,
+    "schemas": partial(_has, op=int, arguments=list),
     "layouts": _is_layout,
     "structures": _is_list,
-    "frames": _is_frame,
+    "frames": partial(_has, file=str, line=int, function=str, source=str),
     "sites": _is_list,
     "modules": _is_text,
     "scalars": _is_list,
     "kernels": _is_kernel,
-    "optimizers": _is_optimizer,
-    "series": _is_series,
+    "optimizers": partial(_has, ordinal=int, **{"class": str}),
+    "series": partial(_has, kind=str, name=str),
     "names": _is_text,
 }
 

@@ -123,7 +123,7 @@ class ReportedKernels:
                 payload = plain | {"names": list(call.names), "reported": list(call.reported)}
                 self.table.payloads.append(payload)
                 keys.append(portable_key("kernel", payload))
-            found[_with_kernel(call.key, call.kernel)] = entries[entry]
+            found[(call.key + call.kernel * int(GOLDEN)) % 2**64] = entries[entry]
         self.table.keys = np.array(keys, np.uint64)
         self.table.present = np.concatenate([stored.present, np.ones(len(keys) - len(stored), bool)])
         self.table.ids = {key: i for i, key in reversed(list(enumerate(keys)))}
@@ -142,7 +142,3 @@ class ReportedKernels:
         columns: NDArray[np.uint32] = rows.columns.copy(order="K")
         columns[reported, Column.KERNEL] = self._ids[at[reported]]
         return replace(rows, columns=columns)
-
-
-def _with_kernel(key: int, kernel: int) -> int:
-    return (key + kernel * int(GOLDEN)) % 2**64

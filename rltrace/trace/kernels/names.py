@@ -65,13 +65,6 @@ _WRAPPERS = frozenset({"Kernel", "Kernel2", "device_kernel", "kentry", "trampoli
 """Functions that only call the class, or the algorithm, among their template arguments."""
 
 
-CHECKSUM = "~0000"
-
-
-def _checksum(full: str) -> str:
-    return f"~{crc32(full.encode()) & 0xFFFF:04x}"
-
-
 def _shortened(full: str) -> str:
     """A short name such as ``vectorized_elementwise_kernel<4 CUDAFunctor_add float>``, not cut."""
     plain = full.strip().replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
@@ -101,7 +94,8 @@ def _shortened(full: str) -> str:
 
 def _templated(base: str, arguments: Sequence[str], first: str, literals: Sequence[str]) -> str:
     """The first number, up to two words that name the computation, and the type; without words, all numbers."""
-    words = [_SCALAR.get(word, word) for word in dict.fromkeys(arguments) if not _is_boilerplate(word)]
+    own = [word for word in dict.fromkeys(arguments) if word not in _BOILERPLATE and not _MACHINERY.fullmatch(word)]
+    words = [_SCALAR.get(word, word) for word in own]
     named = [word for word in words if word not in _TYPE_NAMES]
     kinds = list(dict.fromkeys(_TYPE_NAMES[word] for word in words if word in _TYPE_NAMES))
     if _SORTS.match(base):  # of keys and values
@@ -131,10 +125,6 @@ def _literals(inside: str) -> list[str]:
         r"(?:^|,)\s*(?:\((?:int|long|bool|unsigned int)\)|\w+=)?(\d+(?=[ul]*\s*(?:,|$))|true|false)", flat
     )
     return [{"true": "1", "false": "0"}.get(value, value) for value in found]
-
-
-def _is_boilerplate(word: str) -> bool:
-    return word in _BOILERPLATE or _MACHINERY.fullmatch(word) is not None
 
 
 _MANGLED = re.compile(
@@ -236,15 +226,11 @@ def distinct_names(names: Sequence[str]) -> list[str]:
     """
     alike: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        alike.setdefault(_short_of(name), []).append(name)
+        alike.setdefault(_cut(_shortened(name)), []).append(name)
     shown: dict[str, str] = {}
     for short, own in alike.items():
         shown |= {own[0]: short} if len(own) == 1 else _with_tails(short, own)
     return [shown[name] for name in names]
-
-
-def _short_of(name: str) -> str:
-    return _cut(_shortened(name))
 
 
 def _with_tails(short: str, names: Sequence[str]) -> dict[str, str]:
@@ -257,7 +243,7 @@ def _with_tails(short: str, names: Sequence[str]) -> dict[str, str]:
     tails = {name: _tail(tokens, common) for name, tokens in whole.items()}
     alike = Counter(tails.values())
     ends = {
-        name: f" {_checksum(name)}" if alike[tail] > 1 else f" (… {tail})" if tail else ""
+        name: f" ~{crc32(name.encode()) & 0xFFFF:04x}" if alike[tail] > 1 else f" (… {tail})" if tail else ""
         for name, tail in tails.items()
     }
     return {name: f"{_cut(short, MAX_SHORT - len(end))}{end}" for name, end in ends.items()}

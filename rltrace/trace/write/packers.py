@@ -26,7 +26,7 @@ from rltrace.trace.format.arrays import (
     VALUE_INDEX,
     ArraySpec,
 )
-from rltrace.trace.format.chunk_codec import rows_from_text, rows_to_text
+from rltrace.trace.format.chunk_codec import rows_to_text
 from rltrace.trace.format.journal import Record
 from rltrace.trace.format.records import (
     ActivationPart,
@@ -98,7 +98,7 @@ class StepPacker:
             first = self.packed
         first, pending = self.newest(len(rows))
         if pending:
-            text = steps_to_text(pending)
+            text = rows_to_text(STEPS, np.array(pending, np.uint64))
             records.append({"type": "steps", "first": first, "steps": len(pending), "rows": text})
         return records
 
@@ -106,16 +106,6 @@ class StepPacker:
         """(number of the first, rows) of those among the last ``count`` rows that are in no chunk."""
         rows = self._tail[-count:] if count else []
         return self.packed + len(self._tail) - len(rows), rows
-
-
-def steps_to_text(rows: Sequence[Sequence[int]]) -> str:
-    """Rows of ``steps`` as text for a journal record: base64 of a chunk of these rows."""
-    return rows_to_text(STEPS, np.array(rows, np.uint64))
-
-
-def steps_from_text(text: str, count: int) -> NDArray[np.uint64]:
-    """The rows, shape [count, len(Step)]. Raises CodecError."""
-    return rows_from_text(STEPS, text, count)
 
 
 @dataclass(frozen=True)

@@ -193,19 +193,15 @@ class ProcessWriter:
 
     def request_values(self, request: ValueRequest) -> None:
         """Record the request for values, before the first of them."""
-        from rltrace.trace.format.records import value_request_record
-
         with self._lock, self._writing("values cannot be recorded"):
             self._make_group("values", VALUE_BYTES, VALUE_INDEX)
-            self._journal.append([value_request_record(request)])
+            self._journal.append([{"type": "value_request", **request._asdict()}])
 
     def request_activations(self, request: ActivationRequest) -> None:
         """Record the request for activation rows, before the first of them."""
-        from rltrace.trace.format.records import activation_request_record
-
         with self._lock, self._writing("activation rows cannot be recorded"):
             self._make_group("activations", *ACTIVATION_ARRAYS)
-            self._journal.append([activation_request_record(request)])
+            self._journal.append([{"type": "activation_request", **request._asdict()}])
 
     def stream(self, name: str) -> int:
         """Create a stream; returns its number."""
