@@ -164,8 +164,8 @@ class Interned:
 # What the streams of a process share: its writer, tables, step and settings.
 
 
-class Process:
-    """One process of a trace, as its streams use it."""
+class ProcessBuilder:
+    """One process of a trace, with its streams."""
 
     def __init__(
         self,
@@ -210,6 +210,45 @@ class Process:
     def fact(self, name: str, value: str | int | float | bool | None) -> None:
         self.writer.facts(self._level, self._engine, {name: value})
 
+    @cached_property
+    def streams(self) -> dict[str, StreamBuilder]:
+        """All streams so far, by name."""
+        return {}
+
+    def stream(self, name: str | None = None) -> StreamBuilder:
+        """The stream of this name (default: the name of the process), created when it is new."""
+        name = name or self.name
+        if name not in self.streams:
+            self.streams[name] = StreamBuilder(self, name)
+        return self.streams[name]
+
+    def optimizer(
+        self, parameters: object, ordinal: int = 0, state: Sequence[str] = (), kept: Sequence[str] = ()
+    ) -> None:
+        """Record what the first attempt of an optimizer began with; ``state`` and ``kept``: names of the tensors of its
+        state before and after it."""
+        record = {"ordinal": ordinal, "parameters": f"{digest(parameters):016x}", "state": state, "kept": kept}
+        self.writer.append({"type": "optimizer", **record})
+
+    def finish(
+        self,
+        state: str = "complete",
+        ending: Mapping[str, object] | None = None,
+        generators: object = None,
+        parameters: Mapping[int, object] | None = None,
+        last_state: object = None,
+    ) -> None:
+        """Commit all and end: "complete", "stopped", or "killed" (without an end record); ``generators``: as in a step,
+        ``parameters``: those of each optimizer by its ordinal; ``last_state``: of all that was trained, None: unknown.
+        """
+        for stream in self.streams.values():
+            stream.commit()
+        if state != "killed":
+            if last_state is not None:
+                self.writer.append({"type": "state", "tensors": 1, "digest": f"{digest(last_state):016x}"})
+            last = {ordinal: digest(value) for ordinal, value in (parameters or {}).items()}
+            self.writer.close(state, ending or {"status": 0}, states_of(generators), last)
+
 
 # --- captures ---------------------------------------------------------------------------------------------------------
 #
@@ -223,7 +262,7 @@ Tensor = NDArray[Any] | tuple[NDArray[Any], str]
 class CaptureBuilder:
     """Values and activation rows of one stream, held until its next commit."""
 
-    def __init__(self, process: Process, index: int) -> None:
+    def __init__(self, process: ProcessBuilder, index: int) -> None:
         self.process = process
         self.index = index
         self.rows = 0
@@ -343,7 +382,7 @@ LAYOUT = ("float32", (4,), (1,), "cpu")
 class StreamBuilder(CaptureBuilder):
     """Rows of one stream, held until the next ``commit``."""
 
-    def __init__(self, process: Process, name: str) -> None:
+    def __init__(self, process: ProcessBuilder, name: str) -> None:
         super().__init__(process, process.writer.stream(name))
         self.name = name
         self._first = 0
@@ -547,49 +586,6 @@ def _jsonable(layout: Any) -> Sequence[object]:
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
-
-
-class ProcessBuilder(Process):
-    """One process of a trace, with its streams."""
-
-    @cached_property
-    def streams(self) -> dict[str, StreamBuilder]:
-        """All streams so far, by name."""
-        return {}
-
-    def stream(self, name: str | None = None) -> StreamBuilder:
-        """The stream of this name (default: the name of the process), created when it is new."""
-        name = name or self.name
-        if name not in self.streams:
-            self.streams[name] = StreamBuilder(self, name)
-        return self.streams[name]
-
-    def optimizer(
-        self, parameters: object, ordinal: int = 0, state: Sequence[str] = (), kept: Sequence[str] = ()
-    ) -> None:
-        """Record what the first attempt of an optimizer began with; ``state`` and ``kept``: names of the tensors of its
-        state before and after it."""
-        record = {"ordinal": ordinal, "parameters": f"{digest(parameters):016x}", "state": state, "kept": kept}
-        self.writer.append({"type": "optimizer", **record})
-
-    def finish(
-        self,
-        state: str = "complete",
-        ending: Mapping[str, object] | None = None,
-        generators: object = None,
-        parameters: Mapping[int, object] | None = None,
-        last_state: object = None,
-    ) -> None:
-        """Commit all and end: "complete", "stopped", or "killed" (without an end record); ``generators``: as in a step,
-        ``parameters``: those of each optimizer by its ordinal; ``last_state``: of all that was trained, None: unknown.
-        """
-        for stream in self.streams.values():
-            stream.commit()
-        if state != "killed":
-            if last_state is not None:
-                self.writer.append({"type": "state", "tensors": 1, "digest": f"{digest(last_state):016x}"})
-            last = {ordinal: digest(value) for ordinal, value in (parameters or {}).items()}
-            self.writer.close(state, ending or {"status": 0}, states_of(generators), last)
 
 
 class TraceBuilder:

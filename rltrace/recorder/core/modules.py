@@ -331,20 +331,7 @@ class ModuleStack:
 # function creates modules: they must break no graph and add nothing to it.
 
 
-class RegistrationListener(Protocol):
-    """Called when something is registered with a module."""
-
-    def registered(self, parent: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
-        """``child`` becomes a submodule of ``parent``."""
-
-    def created(self, module: torch.nn.Module) -> None:
-        """A parameter or a buffer is registered with ``module``."""
-
-    def failed(self, module: torch.nn.Module, error: Exception) -> None:
-        """One of these methods has raised; the program goes on."""
-
-
-_listeners: list[RegistrationListener] = []
+_listeners: list[ModuleNames] = []
 
 
 def _registered(parent: torch.nn.Module, name: str, child: Any) -> None:
@@ -365,8 +352,8 @@ def _created(module: torch.nn.Module, _name: str, _value: Any) -> None:
                 listener.failed(module, error)
 
 
-def add_listener(listener: RegistrationListener) -> Callable[[], None]:
-    """Call ``listener`` from now on, until the returned function is called."""
+def add_listener(listener: ModuleNames) -> Callable[[], None]:
+    """Have ``listener`` called from now on, until the returned function is called."""
     _listeners.append(listener)
     hooks = [
         torch_module.register_module_module_registration_hook(_registered),
