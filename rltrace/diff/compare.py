@@ -570,7 +570,7 @@ class _Comparer:
         probes = tuple(probe for _, result in self.streams for probe in result.probes)
         processes = [p for t in (self.a, self.b) for p in t.processes]
         read: list[ProcessTrace | StreamTrace] = [*processes, *(s for p in processes for s in p.streams)]
-        return Search(probes, sum(x.chunks_read for x in read), sum(x.bytes_read for x in read))
+        return Search(probes, sum(x.counter.chunks for x in read), sum(x.counter.bytes for x in read))
 
     def _advice(self, verdict: Verdict, decisive: Finding | None, holes: tuple[Hole, ...]) -> tuple[str, ...]:
         if verdict is Verdict.DIVERGED and decisive is not None:

@@ -86,7 +86,7 @@ def test_equal_streams_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     a, b = (stream(tmp_path / f"{name}.zarr", 9_000, {5_000}, {}) for name in "ab")
     search = Bisection(a, b)
     assert search.first(VALUES).row is None
-    assert len(search.probes) == 1 and a.stream.chunks_read == b.stream.chunks_read == 0
+    assert len(search.probes) == 1 and a.stream.counter.chunks == b.stream.counter.chunks == 0
 
 
 def test_few_probes_and_few_reads(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_few_probes_and_few_reads(tmp_path: Path) -> None:
     search = Bisection(a, b)
     assert search.first(VALUES).row == 50_123
     assert len(search.probes) <= 2 + np.log2(len(a.stream.marks))
-    assert a.stream.chunks_read <= 4 and b.stream.chunks_read <= 4
+    assert a.stream.counter.chunks <= 4 and b.stream.counter.chunks <= 4
 
 
 @pytest.mark.parametrize("first", [300, 600])

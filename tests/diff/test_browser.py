@@ -107,10 +107,10 @@ def test_what_is_identical_is_never_read(record: Record) -> None:
     """Two equal traces are one fold, and opening it reads nothing."""
     a, b = (open_trace(record(training()).path) for _ in range(2))
     browser = browser_of(a, b)
-    before = browser.a.stream.chunks_read
+    before = browser.a.stream.counter.chunks
     assert len(browser) == 1
     browser.open(0)
-    assert len(browser) == browser.a.rows and browser.a.stream.chunks_read == before
+    assert len(browser) == browser.a.rows and browser.a.stream.counter.chunks == before
 
 
 def test_fold_puts_back_what_was_opened(record: Record) -> None:
@@ -241,10 +241,10 @@ def test_one_trace_by_itself(record: Record) -> None:
     browser = Browser(StreamView(view_of, view_of.streams[0]), None)
     assert len(browser) == len(view_of.steps) + (view_of.streams[0].rows > int(view_of.steps[-1][7]))
     assert [browser.step_of(piece) for piece in browser.pieces[:4]] == [0, 1, 2, 3]
-    before = browser.a.stream.chunks_read
+    before = browser.a.stream.counter.chunks
     lines = all_open(browser)
     assert [(line.a, line.b) for line in lines] == [(k, None) for k in range(browser.a.rows)]
-    assert browser.a.stream.chunks_read == before
+    assert browser.a.stream.counter.chunks == before
     browser.set_filter((keep_op("aten.mm.default"), keep_op("aten.mm.default")))
     shown = [browser.line(k) for k in range(len(browser))]
     assert {browser.a.op(*browser.a.row(line.a)) for line in shown if line.a is not None} == {"aten.mm.default"}

@@ -24,7 +24,7 @@ def test_steps_are_counted_without_reading_rows(record: Record) -> None:
     assert [step.number for step in found.steps] == [0, 1, 2, 3]
     assert sum(step.ops or 0 for step in found.steps) == int(trace.processes[0].steps[-1][7]) <= stream.rows
     assert [step.skipped for step in found.steps] == [False, False, False, True]
-    assert stream.chunks_read == 0
+    assert stream.counter.chunks == 0
 
 
 def test_steps_without_rows(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_long_trace_is_read_in_places(record: Record, monkeypatch: pytest.Monk
     a, b = map(open_trace, paths_in(tmp_path))
     (curve,) = curves(a, b)
     assert [step for step, _ in curve.a] == [0, 4, 9] and not curve.whole and curve.diverges_at is None
-    assert a.processes[0].streams[0].chunks_read == 2 * 3
+    assert a.processes[0].streams[0].counter.chunks == 2 * 3
 
 
 def test_not_a_number_is_equal_to_itself(tmp_path: Path) -> None:

@@ -153,12 +153,12 @@ def test_facts_keep_the_later_one(trace: Path) -> None:
 def test_reads_are_counted(written: tuple[Path, Rows]) -> None:
     """Chunks and bytes read are counted; a segment read again soon costs nothing."""
     stream = open_trace(written[0]).processes[0].streams[0]
-    assert (stream.chunks_read, stream.bytes_read) == (0, 0)
+    assert (stream.counter.chunks, stream.counter.bytes) == (0, 0)
     stream.read(0, 1)
-    assert stream.chunks_read == 2
-    assert stream.bytes_read == sum(file.length for file in stream.segments[0].files)
+    assert stream.counter.chunks == 2
+    assert stream.counter.bytes == sum(file.length for file in stream.segments[0].files)
     stream.read(1, 3)
-    assert stream.chunks_read == 2
+    assert stream.counter.chunks == 2
 
 
 def test_ranges_out_of_bounds_are_refused(written: tuple[Path, Rows]) -> None:
@@ -260,7 +260,7 @@ def test_long_records_are_refused(written: tuple[Path, Rows]) -> None:
     stream = open_trace(path).processes[0].streams[0]
     with pytest.raises(HoleError, match="bytes"):
         stream.read(0, 1)
-    assert stream.bytes_read == 0
+    assert stream.counter.bytes == 0
 
 
 def test_links_out_of_the_trace_are_not_followed(written: tuple[Path, Rows], tmp_path: Path) -> None:
@@ -353,19 +353,19 @@ def test_few_segments_are_kept(written: tuple[Path, Rows]) -> None:
     """However many are read, memory holds the last ones only: one that was read just now is not decoded again."""
     stream = open_trace(written[0]).processes[0].streams[0]
     stream.read(0, stream.rows)
-    chunks = stream.chunks_read
+    chunks = stream.counter.chunks
     assert chunks == 2 * len(stream.segments) > 2 * CACHED_SEGMENTS
     stream.read_segment(stream.segments[-1])
-    assert stream.chunks_read == chunks
+    assert stream.counter.chunks == chunks
     stream.read_segment(stream.segments[0])
-    assert stream.chunks_read == chunks + 2
+    assert stream.counter.chunks == chunks + 2
     stream.read_segment(stream.segments[-1])
-    assert stream.chunks_read == chunks + 2
+    assert stream.counter.chunks == chunks + 2
     stream.read_segment(stream.segments[1])  # in the place of the first, which was read before the last
     stream.read_segment(stream.segments[-1])
-    assert stream.chunks_read == chunks + 4
+    assert stream.counter.chunks == chunks + 4
     stream.read_segment(stream.segments[0])
-    assert stream.chunks_read == chunks + 6
+    assert stream.counter.chunks == chunks + 6
 
 
 def test_tables_have_a_limit(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,7 +451,7 @@ def test_a_process_from_a_later_step(sample: Path) -> None:
     later = process.from_step(1)
     assert (len(process.steps), len(later.steps), len(later.steps_before)) == (3, 2, 1)
     assert len(process.steps_before) == 0
-    assert later.steps_before.tolist() == process.steps[:1].tolist() and later.chunks_read == process.chunks_read
+    assert later.steps_before.tolist() == process.steps[:1].tolist() and later.counter.chunks == process.counter.chunks
 
 
 def test_parts_of_a_trace(tmp_path: Path) -> None:

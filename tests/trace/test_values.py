@@ -199,7 +199,7 @@ def test_few_chunks_are_kept(small: tuple[Path, dict[int, np.ndarray]], monkeypa
     first, _, second, *_, last = small[1]
     for digest, read in ((first, 1), (second, 1), (last, 2), (last, 2), (first, 3)):
         before = len(values.index) and 2
-        assert values.get(digest) is not None and values.chunks_read - before == read
+        assert values.get(digest) is not None and values.counter.chunks - before == read
 
 
 def reads_right(values: Values, captured: dict[int, np.ndarray], what: str) -> int:

@@ -215,7 +215,7 @@ class StreamWalk:
         self._is_equal(block)
 
     def _chunks(self) -> int:
-        return self.a.stream.chunks_read + self.b.stream.chunks_read
+        return self.a.stream.counter.chunks + self.b.stream.counter.chunks
 
     def _add_batch(self, batch: list[Block]) -> bool:
         """Align several steps at once; False where they differ in more than rows that one side lacks throughout."""

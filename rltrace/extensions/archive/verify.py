@@ -216,8 +216,8 @@ class _Work:
             if stream.left_out:
                 rows = sum(count for _, count in stream.left_out)
                 self.notes.append(f"{rows} of {stream.rows} rows of {stream.name} are not in this slice")
-            self.chunks += stream.chunks_read
-            self.bytes += stream.bytes_read
+            self.chunks += stream.counter.chunks
+            self.bytes += stream.counter.bytes
         values = process.values
         values_read = values.read_all()
         activations = process.activations
@@ -225,8 +225,8 @@ class _Work:
         if (unread := activations.unread) and self.trace.slice is not None:
             self.notes.append(f"activation rows of {unread} calls and ops of {process.name} are not in this slice")
         for part in (process, values, activations):
-            self.chunks += part.chunks_read
-            self.bytes += part.bytes_read
+            self.chunks += part.counter.chunks
+            self.bytes += part.counter.bytes
         if values_read < len(values) and self.trace.slice is not None:
             self.notes.append(f"{len(values) - values_read} of {len(values)} values of {process.name} were not read")
         if process.journal.torn:

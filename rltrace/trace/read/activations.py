@@ -175,19 +175,12 @@ class Activations:
         self._report = report
         self._reported: set[str] = set()
         self._arrays = ActivationArrays(folder, base, parts, self._report_once)
+        self.counter = self._arrays.counter
         self._calls: dict[int, tuple[ModuleCall, ...]] = {}
         self._ops: dict[int, Mapping[int, OpRows]] = {}
 
     def __bool__(self) -> bool:
         return self.request is not None
-
-    @property
-    def chunks_read(self) -> int:
-        return self._arrays.counter.chunks
-
-    @property
-    def bytes_read(self) -> int:
-        return self._arrays.counter.bytes
 
     @property
     def call_count(self) -> int:

@@ -309,9 +309,9 @@ class ProcessTrace(JournalContent):
         self.journal = journal
         self._folder = folder
         self._slice = slice_
-        self._counter = Counter()
-        self._attempts = StoredAttempts(folder, base, self._counter, self.other_holes, self._latest_end)
-        self._samples = Samples(folder, base, self._counter, self.other_holes)
+        self.counter = Counter()
+        self._attempts = StoredAttempts(folder, base, self.counter, self.other_holes, self._latest_end)
+        self._samples = Samples(folder, base, self.counter, self.other_holes)
         self._read_journal(journal)
         if not self.other_holes:
             self._find_lost_records()
@@ -514,14 +514,6 @@ class ProcessTrace(JournalContent):
         """Samples of all series that could be read, shape [n, len(Sample)], in the order of sampling."""
         return self._samples.all
 
-    @property
-    def chunks_read(self) -> int:
-        return self._counter.chunks
-
-    @property
-    def bytes_read(self) -> int:
-        return self._counter.bytes
-
     def load(self) -> None:
         """Read tables, steps and samples, so that ``holes`` has their damage."""
         self._attempts.read_ahead()
@@ -556,7 +548,7 @@ class ProcessTrace(JournalContent):
 
     def _table_bytes(self, file: ChunkFile) -> bytes:
         try:
-            chunk = read_chunk(self._folder, self.base, TABLES, file, self._counter)
+            chunk = read_chunk(self._folder, self.base, TABLES, file, self.counter)
         except UnreadableError as error:
             self.other_holes.append(f"{self.base}/{file.key} {error}; rows that need its table entries cannot be read")
             return b"\n"

@@ -70,7 +70,7 @@ class StreamTrace:
         self.holes: list[tuple[int, int, str]] = []
         """(first row, rows, why) of all damage found so far; reading finds more."""
         self._lost_end = 0
-        self._counter = Counter()
+        self.counter = Counter()
         self._folder = folder
         self._base = base
         self._tables = tables
@@ -82,14 +82,6 @@ class StreamTrace:
     def rows(self) -> int:
         """Number of rows in the journal, holes included."""
         return max(self.segments[-1].stop if self.segments else 0, self._lost_end)
-
-    @property
-    def chunks_read(self) -> int:
-        return self._counter.chunks
-
-    @property
-    def bytes_read(self) -> int:
-        return self._counter.bytes
 
     @property
     def left_out(self) -> list[tuple[int, int]]:
@@ -198,7 +190,7 @@ class StreamTrace:
 
     def _chunk(self, spec: ArraySpec, file: ChunkFile) -> NDArray[Any]:
         try:
-            return read_chunk(self._folder, self._base, spec, file, self._counter)
+            return read_chunk(self._folder, self._base, spec, file, self.counter)
         except UnreadableError as error:
             raise UnreadableError(f"{self._base}/{file.key} {error}") from None
 

@@ -104,7 +104,7 @@ class Values:
         self._report = report
         self._reported: set[str] = set()
         self._lost_index: list[str] = []
-        self._counter = Counter()
+        self.counter = Counter()
         self._chunks: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
 
     def __bool__(self) -> bool:
@@ -138,14 +138,6 @@ class Values:
     def memory_bytes(self) -> int:
         """Bytes of what storages held that ops read (``record --rerunnable``)."""
         return int(self.index[self.index[:, ValueIndex.KIND] == ValueKind.STORAGE][:, ValueIndex.LENGTH].sum())
-
-    @property
-    def chunks_read(self) -> int:
-        return self._counter.chunks
-
-    @property
-    def bytes_read(self) -> int:
-        return self._counter.bytes
 
     def get(self, digest: int) -> Value | None:
         """The value with this digest; None: not recorded. Raises HoleError where it cannot be read."""
@@ -206,7 +198,7 @@ class Values:
             for number, file in enumerate(part.index_files):
                 rows = min(INDEX_CHUNK, part.count - number * INDEX_CHUNK)
                 try:
-                    chunk = read_chunk(self._folder, self._base, VALUE_INDEX, file, self._counter)
+                    chunk = read_chunk(self._folder, self._base, VALUE_INDEX, file, self.counter)
                     found.append(chunk[:, :rows].T)
                 except UnreadableError as error:
                     self._lost_index.append(f"{self._base}/{file.key} {error}; the values it describes cannot be found")
@@ -302,7 +294,7 @@ class Values:
         chunk = self._chunks.get(number)
         if chunk is None:
             try:
-                chunk = read_chunk(self._folder, self._base, VALUE_BYTES, file, self._counter)
+                chunk = read_chunk(self._folder, self._base, VALUE_BYTES, file, self.counter)
             except UnreadableError as error:
                 raise UnreadableError(f"{self._base}/{file.key} {error}") from None
             self._chunks[number] = chunk
