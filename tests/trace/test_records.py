@@ -10,6 +10,7 @@ import pytest
 
 from rltrace.trace.format.records import (
     MAX_TIME,
+    ArrayPart,
     FaultKind,
     LeftOut,
     LinkFault,
@@ -125,12 +126,12 @@ def test_values_that_exist_already() -> None:
     """Chunks of a later part come after those of the earlier ones, of the index and of the bytes."""
     file = ChunkFile("c.0.0", 1, "0")
     parts: list[ValuePart] = []
-    first = ValuePart(5, (file, file), 3, (file,), (), 7)
+    first = ValuePart(ArrayPart(5, 7, (file, file)), 3, (file,), ())
     add_part(parts, first)
     for index, chunk in ((8, 4), (9, 3)):
         with pytest.raises(ValueError, match="its chunks exist already"):
-            add_part(parts, replace(first, index_chunk=index, first_chunk=chunk))
-    later = replace(first, index_chunk=9, first_chunk=4)
+            add_part(parts, first._replace(rows=replace(first.rows, chunk=index), first_chunk=chunk))
+    later = first._replace(rows=replace(first.rows, chunk=9), first_chunk=4)
     add_part(parts, later)
     assert parts == [first, later]
 

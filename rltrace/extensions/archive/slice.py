@@ -254,7 +254,7 @@ def _copy_values(
     stop = (found[:, ValueIndex.OFFSET] + found[:, ValueIndex.LENGTH] + VALUE_CHUNK - 1) // VALUE_CHUNK
     needed = {chunk for low, high in zip(first.tolist(), stop.tolist(), strict=True) for chunk in range(low, high)}
     for part in process.value_parts:
-        for file in part.index_files:
+        for file in filter(None, part.rows.files):
             _copy_chunk(trace, process, building, VALUE_INDEX, file)
         for chunk, carried in enumerate(part.files, part.first_chunk):
             if carried is not None and chunk in needed:

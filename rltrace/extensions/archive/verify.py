@@ -314,7 +314,7 @@ class _Work:
         if process.value_request is not None:
             yield f"{base}/values/", [group_document()]
             last = process.value_parts[-1] if process.value_parts else None
-            index = last.index_chunk + len(last.index_files) if last else 0
+            index = last.rows.stop if last else 0
             yield self._array(process, f"{base}/{VALUE_INDEX.name}/", VALUE_INDEX, index)
             chunks = last.first_chunk + len(last.files) if last else 0
             yield self._array(process, f"{base}/{VALUE_BYTES.name}/", VALUE_BYTES, chunks)
@@ -352,7 +352,7 @@ class _Work:
             parts = (*process.step_parts, *process.sample_parts)
             files += [part.file for part in parts if part.file is not None]
             files += [f for stream in process.streams for segment in stream.segments for f in segment.files]
-            files += [f for part in process.value_parts for f in (*part.index_files, *part.files) if f is not None]
+            files += [f for part in process.value_parts for f in (*part.rows.files, *part.files) if f is not None]
             files += process.activations.files
             yield from (f"{process.base}/{file.key}" for file in files)
 

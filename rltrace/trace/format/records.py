@@ -25,7 +25,7 @@ from rltrace.trace.format.arrays import (
 )
 from rltrace.trace.format.journal import Record
 from rltrace.trace.format.rows import ChunkFile, Segment, expected_marks
-from rltrace.trace.format.schema import GENERATORS, INDEX_CHUNK, SEGMENT_CELLS, SEGMENT_ROWS
+from rltrace.trace.format.schema import GENERATORS, SEGMENT_CELLS, SEGMENT_ROWS
 
 MAX_COUNT = 1 << 48
 """Of any count in a trace."""
@@ -217,19 +217,31 @@ class LeftOut(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ValuePart:
-    """The values that one commit wrote."""
+class ArrayPart:
+    """Adjacent rows of one array."""
 
     count: int
+    chunk: int
+    """Number of the first chunk."""
+    files: tuple[ChunkFile | None, ...]
+    """None: left out of a slice."""
+
+    @property
+    def stop(self) -> int:
+        """Number of the chunk after the last one."""
+        return self.chunk + len(self.files)
+
+
+class ValuePart(NamedTuple):
+    """The values that one commit wrote."""
+
+    rows: ArrayPart
     """Rows of ``values/index``."""
-    index_files: tuple[ChunkFile, ...]
     first_chunk: int
     """Number of the first chunk of ``values/bytes``."""
     files: tuple[ChunkFile | None, ...]
     """Chunks of ``values/bytes``; None: left out of a slice."""
     left_out: tuple[LeftOut, ...]
-    index_chunk: int = 0
-    """Number of the first chunk of ``values/index``."""
 
 
 def parse_value_request(record: Record) -> ValueRequest:
@@ -241,35 +253,22 @@ def parse_value_request(record: Record) -> ValueRequest:
 
 def values_record(part: ValuePart) -> dict[str, object]:
     """The journal record of one commit's values."""
-    return {
-        "type": "values",
-        "count": part.count,
-        "chunk": part.index_chunk,
-        "files": [_entry(file) for file in part.index_files],
-        "bytes_chunk": part.first_chunk,
-        "bytes_files": [_entry(file) for file in part.files],
-        "left_out": [entry._asdict() for entry in part.left_out],
-    }
+    files, left_out = list(map(_entry, part.files)), [entry._asdict() for entry in part.left_out]
+    chunks = {"bytes_chunk": part.first_chunk, "bytes_files": files}
+    return {"type": "values", **_array_record(part.rows), **chunks, "left_out": left_out}
 
 
 def parse_values(record: Record, *, sliced: bool) -> ValuePart:
-    count, index_chunk, first_chunk = (number(record, name) for name in ("count", "chunk", "bytes_chunk"))
-    index_files = [chunk_file(entry, VALUE_INDEX, index_chunk + i) for i, entry in enumerate(record["files"])]
-    if len(index_files) != -(-count // INDEX_CHUNK):
-        raise ValueError("it does not name the files of its rows")
-    files: list[ChunkFile | None] = []
-    for i, entry in enumerate(record["bytes_files"]):
-        files.append(None if entry is None and sliced else chunk_file(entry, VALUE_BYTES, first_chunk + i))
-    left_out = tuple(map(parse_left_out, record["left_out"]))
-    return ValuePart(count, tuple(index_files), first_chunk, tuple(files), left_out, index_chunk)
+    index, first = _array(record, VALUE_INDEX), number(record, "bytes_chunk")
+    files = _chunk_files(record["bytes_files"], VALUE_BYTES, first, sliced=sliced)
+    return ValuePart(index, first, files, tuple(map(parse_left_out, record["left_out"])))
 
 
 def add_part(parts: list[ValuePart], part: ValuePart) -> None:
     """Append a part. Raises ValueError where its chunks exist already."""
     if parts:
         last = parts[-1]
-        index, stop = last.index_chunk + len(last.index_files), last.first_chunk + len(last.files)
-        if part.index_chunk < index or part.first_chunk < stop:
+        if part.rows.chunk < last.rows.stop or part.first_chunk < last.first_chunk + len(last.files):
             raise ValueError("its chunks exist already")
     parts.append(part)
 
@@ -402,17 +401,6 @@ class ActivationRequest(NamedTuple):
     """Bytes in total, of digests and descriptions."""
 
 
-@dataclass(frozen=True)
-class ArrayPart:
-    """Adjacent rows of one array."""
-
-    count: int
-    chunk: int
-    """Number of the first chunk."""
-    files: tuple[ChunkFile | None, ...]
-    """None: left out of a slice."""
-
-
 class ActivationPart(NamedTuple):
     """The activation rows that one commit wrote."""
 
@@ -446,10 +434,7 @@ def parse_activation_request(record: Record) -> ActivationRequest:
 
 def activations_record(part: ActivationPart) -> dict[str, object]:
     """The journal record of one commit's activation rows."""
-    arrays = {
-        spec.name.split("/")[1]: {"count": array.count, "chunk": array.chunk, "files": list(map(_entry, array.files))}
-        for spec, array in part.arrays
-    }
+    arrays = {spec.name.split("/")[1]: _array_record(array) for spec, array in part.arrays}
     return {"type": "activations", **arrays, "left_out": [entry._asdict() for entry in part.left_out]}
 
 
@@ -463,16 +448,25 @@ def add_activations(parts: list[ActivationPart], part: ActivationPart) -> None:
     """Append a part. Raises ValueError where its chunks exist already."""
     if parts:
         for (_, before), (_, array) in zip(parts[-1].arrays, part.arrays, strict=True):
-            if array.chunk < before.chunk + len(before.files):
+            if array.chunk < before.stop:
                 raise ValueError("its chunks exist already")
     parts.append(part)
 
 
+def _array_record(part: ArrayPart) -> dict[str, object]:
+    return {"count": part.count, "chunk": part.chunk, "files": list(map(_entry, part.files))}
+
+
 def _array(record: Mapping[str, Any], spec: ArraySpec, *, sliced: bool = False) -> ArrayPart:
     count, first = number(record, "count"), number(record, "chunk")
-    files: list[ChunkFile | None] = []
-    for i, entry in enumerate(record["files"]):
-        files.append(None if entry is None and sliced else chunk_file(entry, spec, first + i))
+    files = _chunk_files(record["files"], spec, first, sliced=sliced)
     if len(files) != -(-count // spec.chunk[0]):
         raise ValueError(f"it does not name the files of its rows of {spec.name}")
-    return ArrayPart(count, first, tuple(files))
+    return ArrayPart(count, first, files)
+
+
+def _chunk_files(entries: Any, spec: ArraySpec, first: int, *, sliced: bool) -> tuple[ChunkFile | None, ...]:
+    """Files of consecutive chunks; None: left out, only in a slice."""
+    return tuple(
+        None if entry is None and sliced else chunk_file(entry, spec, first + i) for i, entry in enumerate(entries)
+    )

@@ -7,7 +7,7 @@ torch, no zarr.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from math import prod
 from typing import Any
 
@@ -21,7 +21,7 @@ from rltrace.trace.format.records import MAX_AXES, MAX_COUNT, ActivationPart, Ac
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import DIGEST_CHUNK, ActivationColumn, CallFlag, ModuleCallColumn, Phase, TensorOwner
 from rltrace.trace.format.tables import Table
-from rltrace.trace.read.chunks import Counter, missing_or_cut, read_ahead, read_chunk
+from rltrace.trace.read.chunks import Counter, check_sizes, read_chunk, read_rows
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
@@ -49,10 +49,7 @@ class ActivationArrays:
 
     def check_sizes(self) -> None:
         """Report chunks that are missing or of another length, without reading any."""
-        self._folder.size_ahead(f"{self._base}/{file.key}" for file in self.files)
-        for file in self.files:
-            if (why := missing_or_cut(self._folder, self._base, file)) is not None:
-                self._report(why)
+        check_sizes(self._folder, self._base, self.files, self._report)
 
     @property
     def files(self) -> Iterator[ChunkFile]:
@@ -96,19 +93,11 @@ class ActivationArrays:
         return found
 
     def _array(self, spec: ArraySpec, parts: Sequence[ArrayPart]) -> NDArray[np.uint64]:
-        """The readable rows of an array, shape [n, columns]."""
-        found = [np.zeros((0, spec.chunk[1]), np.uint64)]
-        files = [file for part in parts for file in part.files if file is not None]
-        read_ahead(self._folder, self._base, spec, files)
-        for part in parts:
-            for i, file in enumerate(part.files):
-                assert file is not None  # slices have these arrays in full
-                rows = min(spec.chunk[0], part.count - i * spec.chunk[0])
-                try:
-                    found.append(read_chunk(self._folder, self._base, spec, file, self.counter)[:, :rows].T)
-                except UnreadableError as error:
-                    self._report(f"{self._base}/{file.key} {error}; the activation rows that it describes are lost")
-        return np.concatenate(found)
+        """The readable rows of an array, shape [n, columns]; slices have it in full."""
+        return read_rows(self._folder, self._base, spec, parts, self.counter, self._lose)
+
+    def _lose(self, why: str) -> None:
+        self._report(f"{why}; the activation rows that it describes are lost")
 
     def digests(self, offset: int, count: int) -> NDArray[np.uint64]:
         """``count`` digests from ``offset`` on, or as many as there are. Raises UnreadableError, NotInSliceError."""
@@ -172,9 +161,8 @@ class Activations:
         self._parts = parts
         self._tables = tables
         self._rows = rows
-        self._report = report
-        self._reported: set[str] = set()
-        self._arrays = ActivationArrays(folder, base, parts, self._report_once)
+        self._report = cache(report)
+        self._arrays = ActivationArrays(folder, base, parts, self._report)
         self.counter = self._arrays.counter
         self._calls: dict[int, tuple[ModuleCall, ...]] = {}
         self._ops: dict[int, Mapping[int, OpRows]] = {}
@@ -205,7 +193,7 @@ class Activations:
             own = own[np.argsort(own[:, ModuleCallColumn.NUMBER], kind="stable")]
             calls = {row[ModuleCallColumn.NUMBER]: self._call(stream, row) for row in own.tolist()}
             if len(calls) < len(own):
-                self._report_once(f"activation rows of stream {stream} of {self._base}: two calls have the same number")
+                self._report(f"activation rows of stream {stream} of {self._base}: two calls have the same number")
             self._calls[stream] = tuple(call for call in calls.values() if call is not None)
         return self._calls[stream]
 
@@ -237,7 +225,7 @@ class Activations:
             *self._arrays.tensors[:, ActivationColumn.STREAM].tolist(),
         }:
             if stream not in streams:
-                self._report_once(f"activation rows of stream {stream} of {self._base}: there is no such stream")
+                self._report(f"activation rows of stream {stream} of {self._base}: there is no such stream")
         return sum(len(self.calls(stream)) + len(self.ops(stream)) for stream in streams)
 
     def digest_chunks_of(self, selects: Callable[[int, int, int], bool]) -> tuple[set[int], NDArray[np.uint64]]:
@@ -356,7 +344,7 @@ class Activations:
     def _report_lost(self, owner: TensorOwner, stream: int, number: int, error: Exception) -> None:
         what = f"call {number}" if owner is TensorOwner.CALL else f"row {number}"
         self.unread += 1
-        self._report_once(f"activation rows of {what} of stream {stream} of {self._base} cannot be read: {error}")
+        self._report(f"activation rows of {what} of stream {stream} of {self._base} cannot be read: {error}")
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
@@ -368,11 +356,6 @@ class Activations:
 
     def _text(self, table: str, number: int) -> str:
         return str(self._payload(table, number))
-
-    def _report_once(self, what: str) -> None:
-        if what not in self._reported:
-            self._reported.add(what)
-            self._report(what)
 
 
 def _phase(number: int) -> str:

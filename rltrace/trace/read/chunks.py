@@ -5,7 +5,7 @@ Owns that check, and the counts of chunks and bytes read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ from rltrace.trace.format.arrays import SERIES, STEPS, ArraySpec
 from rltrace.trace.format.chunk_codec import CodecError, rows_from_text
 from rltrace.trace.format.files import FileRequest, TraceStore, UnreadableError
 from rltrace.trace.format.journal import Record
-from rltrace.trace.format.records import MAX_COUNT
+from rltrace.trace.format.records import MAX_COUNT, ArrayPart
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import Sample, Step
 from rltrace.trace.write.packers import StepPart, add_part, parse_part
@@ -52,6 +52,40 @@ def read_ahead(folder: TraceStore, base: str, spec: ArraySpec, files: Iterable[C
     """These chunks are read next."""
     limit = chunk_codec.max_bytes(spec)
     folder.read_ahead(FileRequest(f"{base}/{file.key}", limit, file.digest) for file in files)
+
+
+def read_rows(
+    folder: TraceStore,
+    base: str,
+    spec: ArraySpec,
+    parts: Sequence[ArrayPart],
+    counter: Counter,
+    lost: Callable[[str], None],
+) -> NDArray[np.uint64]:
+    """The readable rows of these parts of a table, shape [n, columns]; ``lost`` gets a sentence for each other chunk.
+
+    No part has chunks that were left out of a slice.
+    """
+    found = [np.zeros((0, spec.chunk[1]), np.uint64)]
+    read_ahead(folder, base, spec, [file for part in parts for file in part.files if file is not None])
+    for part in parts:
+        for i, file in enumerate(part.files):
+            assert file is not None
+            try:
+                rows = min(spec.chunk[0], part.count - i * spec.chunk[0])
+                found.append(read_chunk(folder, base, spec, file, counter)[:, :rows].T)
+            except UnreadableError as error:
+                lost(f"{base}/{file.key} {error}")
+    return np.concatenate(found)
+
+
+def check_sizes(folder: TraceStore, base: str, files: Iterable[ChunkFile], report: Callable[[str], None]) -> None:
+    """Report chunks that are missing or of another length, without reading any."""
+    files = list(files)
+    folder.size_ahead(f"{base}/{file.key}" for file in files)
+    for file in files:
+        if (why := missing_or_cut(folder, base, file)) is not None:
+            report(why)
 
 
 def missing_or_cut(folder: TraceStore, base: str, file: ChunkFile) -> str | None:

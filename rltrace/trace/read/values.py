@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
@@ -24,7 +24,6 @@ from rltrace.trace.format.files import TraceStore, UnreadableError
 from rltrace.trace.format.records import LeftOut, ValuePart, ValueRequest
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import (
-    INDEX_CHUNK,
     PLACEMENT_SHIFT,
     VALUE_CHUNK,
     WITHOUT_BYTES,
@@ -33,7 +32,7 @@ from rltrace.trace.format.schema import (
     ValueKind,
 )
 from rltrace.trace.format.tables import Table
-from rltrace.trace.read.chunks import Counter, missing_or_cut, read_ahead, read_chunk
+from rltrace.trace.read.chunks import Counter, check_sizes, read_chunk, read_rows
 
 CACHED_CHUNKS = 16
 """Decoded chunks of ``values/bytes`` in the cache of a process, of 4 MiB each."""
@@ -101,8 +100,7 @@ class Values:
         self._parts = parts
         self._layouts = layouts
         self._left_out = left_out
-        self._report = report
-        self._reported: set[str] = set()
+        self._report = cache(report)
         self._lost_index: list[str] = []
         self.counter = Counter()
         self._chunks: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
@@ -149,7 +147,7 @@ class Values:
                 trouble = trouble or error
             except UnreadableError as error:
                 trouble = HoleError(f"value {digest:016x} of {self._base} cannot be read: {error}")
-                self._report_once(str(trouble))
+                self._report(str(trouble))
         if trouble is None and self._lost_index:
             trouble = HoleError(f"value {digest:016x} may have been recorded: {self._lost_index[0]}")
         if trouble is not None:
@@ -192,26 +190,17 @@ class Values:
     @cached_property
     def index(self) -> NDArray[np.uint64]:
         """The readable rows of ``values/index``, shape [n, len(ValueIndex)]."""
-        found = [np.zeros((0, len(ValueIndex)), np.uint64)]
-        read_ahead(self._folder, self._base, VALUE_INDEX, [file for part in self._parts for file in part.index_files])
-        for part in self._parts:
-            for number, file in enumerate(part.index_files):
-                rows = min(INDEX_CHUNK, part.count - number * INDEX_CHUNK)
-                try:
-                    chunk = read_chunk(self._folder, self._base, VALUE_INDEX, file, self.counter)
-                    found.append(chunk[:, :rows].T)
-                except UnreadableError as error:
-                    self._lost_index.append(f"{self._base}/{file.key} {error}; the values it describes cannot be found")
-                    self._report_once(self._lost_index[-1])
-        return np.concatenate(found)
+        parts = [part.rows for part in self._parts]
+        return read_rows(self._folder, self._base, VALUE_INDEX, parts, self.counter, self._lose_index)
+
+    def _lose_index(self, why: str) -> None:
+        self._lost_index.append(f"{why}; the values it describes cannot be found")
+        self._report(self._lost_index[-1])
 
     def check_sizes(self) -> None:
         """Report chunks that are missing or of another length, without reading any."""
-        files = [file for part in self._parts for file in (*part.index_files, *part.files) if file is not None]
-        self._folder.size_ahead(f"{self._base}/{file.key}" for file in files)
-        for file in files:
-            if (why := missing_or_cut(self._folder, self._base, file)) is not None:
-                self._report_once(why)
+        files = (file for part in self._parts for file in (*part.rows.files, *part.files) if file is not None)
+        check_sizes(self._folder, self._base, files, self._report)
 
     def read_all(self) -> int:
         """Read every value, in stored order, and report damage. Returns the number of readable values."""
@@ -222,7 +211,7 @@ class Values:
             except LeftOutError:
                 continue
             except UnreadableError as error:
-                self._report_once(f"value {entry[ValueIndex.DIGEST]:016x} of {self._base} cannot be read: {error}")
+                self._report(f"value {entry[ValueIndex.DIGEST]:016x} of {self._base} cannot be read: {error}")
         return len(read)
 
     def rows_of(self, digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -302,8 +291,3 @@ class Values:
                 self._chunks.popitem(last=False)
         self._chunks.move_to_end(number)
         return chunk
-
-    def _report_once(self, what: str) -> None:
-        if what not in self._reported:
-            self._reported.add(what)
-            self._report(what)

@@ -42,7 +42,6 @@ from rltrace.trace.format.row_hashes import Chains
 from rltrace.trace.format.rows import ChunkFile, StepRecord
 from rltrace.trace.format.schema import (
     GENERATORS,
-    INDEX_CHUNK,
     SAMPLE_CHUNK,
     STEP_CHUNK,
     VALUE_CHUNK,
@@ -310,14 +309,11 @@ class ValuePacker:
 
     def write(self, new: NewValues, write_chunk: WriteChunk) -> dict[str, object]:
         """Write the values of a commit; returns its journal record."""
-        index, first = self.index_chunks, self.chunks
-        index_files, files = (
-            [ChunkFile(*write_chunk(spec.name, spec, number, stored)) for number, stored in chunks]
-            for spec, chunks in ((VALUE_INDEX, self._index(new.values)), (VALUE_BYTES, self._bytes(new.values)))
-        )
-        return values_record(
-            ValuePart(len(new.values), tuple(index_files), first, tuple(files), tuple(new.left_out), index)
-        )
+        index, first = _write_rows(VALUE_INDEX, self.index_chunks, self._index(new.values), write_chunk), self.chunks
+        self.index_chunks = index.stop
+        chunks = self._bytes(new.values)
+        files = [ChunkFile(*write_chunk(VALUE_BYTES.name, VALUE_BYTES, number, stored)) for number, stored in chunks]
+        return values_record(ValuePart(index, first, tuple(files), tuple(new.left_out)))
 
     def _bytes(self, values: Sequence[NewValue]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """(number, chunk) of the chunks, the last one padded. All share one buffer."""
@@ -337,8 +333,8 @@ class ValuePacker:
             yield self.chunks, chunk
             self.chunks += 1
 
-    def _index(self, values: Sequence[NewValue]) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-        """(number, chunk in stored order) of the index of values whose bytes begin at the next chunk."""
+    def _index(self, values: Sequence[NewValue]) -> NDArray[np.uint64]:
+        """Rows of the index of values whose bytes begin at the next chunk."""
         rows = np.zeros((len(values), len(ValueIndex)), np.uint64)
         at = self.chunks * VALUE_CHUNK
         for row, value in zip(rows, values, strict=True):
@@ -346,12 +342,7 @@ class ValuePacker:
             offset = at if value.data else value.offset
             row[:] = (value.kind, value.digest, *place, value.layout, offset, len(value.data))
             at += len(value.data)
-        for first in range(0, len(rows), INDEX_CHUNK):
-            stored = np.zeros(chunk_codec.stored_shape(VALUE_INDEX), np.uint64)
-            part = rows[first : first + INDEX_CHUNK]
-            stored[:, : len(part)] = part.T
-            yield self.index_chunks, stored
-            self.index_chunks += 1
+        return rows
 
 
 # --- activations ------------------------------------------------------------------------------------------------------
@@ -453,10 +444,15 @@ class ActivationPacker:
         return np.concatenate(found)
 
     def _write(self, spec: ArraySpec, rows: NDArray[np.uint64], write_chunk: WriteChunk) -> ArrayPart:
-        first = self._chunks[spec.name]
-        files = tuple(ChunkFile(*write_chunk(spec.name, spec, first + i, c)) for i, c in enumerate(_chunks(spec, rows)))
-        self._chunks[spec.name] += len(files)
-        return ArrayPart(len(rows), first, files)
+        part = _write_rows(spec, self._chunks[spec.name], rows, write_chunk)
+        self._chunks[spec.name] = part.stop
+        return part
+
+
+def _write_rows(spec: ArraySpec, first: int, rows: NDArray[np.uint64], write_chunk: WriteChunk) -> ArrayPart:
+    """Write rows as new chunks of an array, from chunk ``first`` on."""
+    files = tuple(ChunkFile(*write_chunk(spec.name, spec, first + i, c)) for i, c in enumerate(_chunks(spec, rows)))
+    return ArrayPart(len(rows), first, files)
 
 
 def _chunks(spec: ArraySpec, rows: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
