@@ -416,8 +416,7 @@ class Experiment:
         return {stream: sorted(rows) for stream, rows in found.items()}
 
     def _count(self, trials: TrialLog) -> None:
-        runs = sum(trial.runs for trial in trials.all if trial.classes)
-        self._update(trials=runs, flaky=sum(trial.is_flaky for trial in trials.all))
+        self._update(trials=trials.runs, flaky=trials.flaky)
 
     # --- the mirror ---------------------------------------------------------------------------------------------------
 

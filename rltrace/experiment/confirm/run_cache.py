@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rltrace.errors import RecordError, RltraceError, UsageError
+from rltrace.errors import RecordError, UsageError
 from rltrace.experiment.confirm.steps_covered import StepsCovered
 from rltrace.experiment.rerun_command import Recipe
 from rltrace.experiment.runner import Runner, RunRequest
@@ -251,35 +251,13 @@ Attempt = Callable[[frozenset[str]], bool]
 """Run the experiment once with these classes injected; whether the run is repaired."""
 
 
-class OtherTrialsError(RltraceError):
-    """The file holds the trials of another experiment."""
-
-
-@dataclass(frozen=True)
-class ClassTrial:
-    """One set of classes, and the results of the runs with it."""
-
-    classes: frozenset[str]
-    runs: int
-    repaired: int
-
-    @property
-    def repairs(self) -> bool:
-        """Whether every run was repaired."""
-        return self.runs > 0 and self.repaired == self.runs
-
-    @property
-    def is_flaky(self) -> bool:
-        return 0 < self.repaired < self.runs
-
-
 class TrialLog:
     """The trials of one experiment, in an append-only file: one line of JSON each, synced before it counts."""
 
     def __init__(self, file: Path, subject: Mapping[str, object], attempt: Attempt, samples: int = 1) -> None:
         """``subject`` identifies the experiment; ``samples``: runs of each trial.
 
-        Raises OtherTrialsError where the file holds trials of another experiment.
+        Raises UsageError where the file holds trials of another experiment.
         """
         self._file = file
         self._attempt = attempt
@@ -290,7 +268,7 @@ class TrialLog:
         if not lines:
             self._append(header)
         elif lines[0] != json.loads(json.dumps(header)):
-            raise OtherTrialsError(f"{file} holds the trials of another experiment; remove it, or name another folder")
+            raise UsageError(f"{file} holds the trials of another experiment; remove it, or name another folder")
         for line in lines[1:]:
             self._counts.setdefault(frozenset(line["classes"]), []).append(bool(line["repaired"]))
 
@@ -305,9 +283,14 @@ class TrialLog:
         return all(counts)
 
     @property
-    def all(self) -> tuple[ClassTrial, ...]:
-        """In the order of their first run."""
-        return tuple(ClassTrial(classes, len(found), sum(found)) for classes, found in self._counts.items())
+    def runs(self) -> int:
+        """Runs of all trials so far, without that of no class."""
+        return sum(len(found) for classes, found in self._counts.items() if classes)
+
+    @property
+    def flaky(self) -> int:
+        """Trials of which some runs were repaired, and others were not."""
+        return sum(0 < sum(found) < len(found) for found in self._counts.values())
 
     def _append(self, line: Mapping[str, Any]) -> None:
         with self._file.open("ab") as file:
