@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -146,10 +147,12 @@ def run_counter(runs: int, *, at_least: bool = False) -> Callable[[], str]:
 
     The text is `` (2 of 6 runs, 14 s, about 28 s more)``.
     """
-    from rltrace.experiment.runner import RunClock
+    from rltrace.experiment.runner import clock_text
 
-    clock = RunClock(runs, at_least=at_least)
-    return (lambda: f" ({clock.count()})") if progress_visible() else (lambda: "")
+    ended, begun = count(1), monotonic()
+    if not progress_visible():
+        return lambda: ""
+    return lambda: f" ({clock_text(next(ended), runs, monotonic() - begun, at_least=at_least)})"
 
 
 class Progress:

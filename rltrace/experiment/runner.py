@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from time import monotonic
 from typing import NoReturn
 
 from rltrace.errors import RecordError
@@ -72,22 +71,6 @@ class RunResult:
     def how(self) -> str:
         """``ended with status 1``, ``was ended by SIGKILL``."""
         return f"ended with status {self.status}" if self.status >= 0 else f"was ended by {signal_name(-self.status)}"
-
-
-class RunClock:
-    """Counts runs as they end, and estimates how long the others take."""
-
-    def __init__(self, runs: int, *, at_least: bool = False) -> None:
-        """``at_least``: more may follow."""
-        self._runs = runs
-        self._at_least = at_least
-        self._done = 0
-        self._start = monotonic()
-
-    def count(self) -> str:
-        """One more has ended: ``2 of at least 6 runs, 14 s, about 28 s more``."""
-        self._done += 1
-        return clock_text(self._done, self._runs, monotonic() - self._start, at_least=self._at_least)
 
 
 def clock_text(done: int, runs: int, seconds: float, *, at_least: bool = False) -> str:

@@ -11,7 +11,6 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from rltrace.errors import UsageError
@@ -25,38 +24,26 @@ EXPERIMENT, EXPERIMENT_SCHEMA = "experiment.json", b'"rltrace.experiment/'
 CACHES = frozenset({"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"})
 
 
-@dataclass(frozen=True)
-class Extent:
-    """The size of a copy of a folder."""
-
-    size: int
-    """Bytes of its files."""
-    largest: tuple[tuple[str, int], ...]
-    """(name, bytes) of its entries, the largest first."""
-
-
-def extent_of(folder: Path, shared: tuple[str, ...] = (), without: Path | None = None) -> Extent:
-    """The extent of what ``copy_folder`` would copy."""
+def extent_of(folder: Path, shared: tuple[str, ...] = (), without: Path | None = None) -> dict[str, int]:
+    """Bytes of the files that ``copy_folder`` would copy, by the entry of the folder that holds them."""
     paths = [Path(entry.path) for entry in os.scandir(folder) if entry.name not in shared]
-    sizes = {path.name: sum(_sizes(path, without)) for path in paths}
-    ranked = sorted(sizes.items(), key=lambda item: -item[1])
-    return Extent(sum(sizes.values()), tuple(ranked))
+    return {path.name: sum(_sizes(path, without)) for path in paths}
 
 
-def check_extent(folder: Path, shared: tuple[str, ...], without: Path | None, limit: int = MAX_COPIED) -> Extent:
-    """The extent. Raises UsageError where it exceeds ``limit`` bytes, or where a name in ``shared`` does not exist."""
+def check_extent(folder: Path, shared: tuple[str, ...], without: Path | None, limit: int = MAX_COPIED) -> None:
+    """Raise UsageError where more than ``limit`` bytes would be copied, or a name in ``shared`` does not exist."""
     missing = next((name for name in shared if not os.path.lexists(folder / name)), None)
     if missing is not None:
         raise UsageError(f"--share {missing}: there is no {folder / missing}; name an entry of the folder")
     extent = extent_of(folder, shared, without)
-    if extent.size > limit:
-        name, size = extent.largest[0]
+    size = sum(extent.values())
+    if size > limit:
+        name = max(extent, key=lambda name: extent[name])
         raise UsageError(
-            f"each run would get a copy of {folder}, which holds {_gigabytes(extent.size)} ({name}: "
-            f"{_gigabytes(size)}); share what the program only reads with --share {name}, or run in the folder with "
-            "--in-place"
+            f"each run would get a copy of {folder}, which holds {_gigabytes(size)} ({name}: "
+            f"{_gigabytes(extent[name])}); share what the program only reads with --share {name}, or run in the folder "
+            "with --in-place"
         )
-    return extent
 
 
 def copy_folder(folder: Path, target: Path, shared: tuple[str, ...] = (), without: Path | None = None) -> None:
