@@ -22,11 +22,10 @@ from measure import machine, table
 
 import rltrace
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.session.api import recording
+from rltrace.recorder.session.session import recording
 from rltrace.rerun.account import Account, account_in
 from rltrace.rerun.plan import compile_of, window_of
-from rltrace.rerun.start import attach_by
-from rltrace.rerun.values import values_provider
+from rltrace.rerun.values import attach_by, values_provider
 from rltrace.trace.read.reader import open_trace
 
 OTHER = "replayed, everything injected, of another seed: a lockstep that replaces what the seed made"

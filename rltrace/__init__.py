@@ -73,7 +73,7 @@ def record(
     Raises UsageError where ``path`` exists, a recording is already running, or options do not go together; TypeError
     for an option that is none.
     """
-    from rltrace.recorder.session.api import record_block
+    from rltrace.recorder.session.session import record_block
 
     unknown = sorted(options.keys() - RecordArguments.__annotations__.keys())
     if unknown:

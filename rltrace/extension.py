@@ -86,7 +86,7 @@ def extensions() -> tuple[Extension, ...]:
 
 def recorders(options: RecordOptions) -> dict[str, str]:
     """By library whose import starts a recorder under these options, the function that starts it."""
-    found = {"torch": f"rltrace.{'rerun.start' if options.replay else 'recorder.session.session'}:start"}
+    found = {"torch": f"rltrace.{'rerun.values' if options.replay else 'recorder.session.session'}:start"}
     for extension in extensions():
         found |= extension.recorders(options)
     return found

@@ -39,8 +39,8 @@ def test_their_verbs_are_in_groups_of_the_core() -> None:
     ("options", "torch", "jax"),
     [
         (PLAIN, "recorder.session.session:start", "extensions.jax.hook:start"),
-        (replace(PLAIN, replay="a.zarr"), "rerun.start:start", "extensions.jax.arrays:start_injecting"),
-        (BY_ROWS, "rerun.start:start", "extensions.jax.hook:start"),
+        (replace(PLAIN, replay="a.zarr"), "rerun.values:start", "extensions.jax.arrays:start_injecting"),
+        (BY_ROWS, "rerun.values:start", "extensions.jax.hook:start"),
     ],
 )
 def test_what_starts_a_recorder(options: RecordOptions, torch: str, jax: str) -> None:

@@ -1,19 +1,22 @@
 """The provider of recorded values: those of A replace what an op of B reads, draws and gives.
 
 Owns the checks before a tensor is overwritten, and the write, by which a tensor keeps its place in the graph, its
-aliases, its strides and its version. Only its bytes change.
+aliases, its strides and its version. Only its bytes change. Also starts the recorder of a program that runs again with
+values injected, whatever provides them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import torch
 from torch._ops import OpOverload
 
+from rltrace.extension import extensions
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.capture.values import NoBytesError, bytes_of
 from rltrace.recorder.core.op_info import results_of
@@ -21,9 +24,11 @@ from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.layouts import WORDS, is_compound
 from rltrace.recorder.digests.rng_state import generator_of, state_digest
+from rltrace.recorder.session import session as sessions
+from rltrace.recorder.session.session import Session
 from rltrace.rerun.account import Account
 from rltrace.rerun.follower import InjectionFollower, NotInjectedError, check_fits, device_words
-from rltrace.rerun.hook import OpInjection, Provider, RunningOp, StreamProvider
+from rltrace.rerun.hook import Injections, OpInjection, Provider, RunningOp, StreamProvider
 from rltrace.rerun.op_kinds import OUTSIDE, RESULT, OpDistance, OpKind, OpKinds
 from rltrace.rerun.plan import Attempt, Injection, InjectionPlan, Number, Place, plans_of
 from rltrace.rerun.recorded_op import tensor_of
@@ -257,3 +262,25 @@ def values_provider(options: RecordOptions) -> Callable[[str], ValuesProvider | 
     chosen = options.kinds, options.only
     plans = plans_of(trace, options.inject, *chosen, lockstep=options.lockstep)
     return lambda name: values_of(trace, plans, name, origins=options.origins)
+
+
+MakeProvider = Callable[[str], Provider | None]
+"""Makes the provider of the process of that name; None: there is nothing for it."""
+
+
+def attach_by(makers: Sequence[MakeProvider]) -> Callable[[str], Injections | None]:
+    """What makes the injections of a process; None: it is recorded without."""
+
+    def attach(name: str) -> Injections | None:
+        providers = [provider for make in makers if (provider := make(name)) is not None]
+        return Injections(providers) if providers else None
+
+    return attach
+
+
+def start(options: RecordOptions, token: str) -> Session:
+    """Start to record this process; called once, by the bootstrap."""
+    known = {"": "rltrace.rerun.values:values_provider"}
+    for extension in extensions():
+        known |= extension.providers
+    return sessions.start(options, token, attach_by([resolve_name(known[options.provider])(options)]))

@@ -23,7 +23,7 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.processes import exits
 from rltrace.recorder.processes.forks import forks
 from rltrace.recorder.session import window
-from rltrace.recorder.session.api import recording
+from rltrace.recorder.session.session import recording
 from rltrace.trace.format.arming import (
     VERSION,
     Answer,

@@ -16,7 +16,7 @@ from rltrace.recorder.core.calls import Call
 from rltrace.recorder.core.hooks import FixedCells, OpHook, Run
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.session.api import recording
+from rltrace.recorder.session.session import recording
 from rltrace.trace.format.schema import Column
 from rltrace.trace.read.reader import open_trace
 

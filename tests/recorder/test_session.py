@@ -27,7 +27,7 @@ from rltrace.errors import RecordError, UsageError
 from rltrace.recorder import current_session
 from rltrace.recorder.base.background_thread import BackgroundThread
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.session.api import recording
+from rltrace.recorder.session.session import recording
 from rltrace.recorder.session.window import OpWindow
 from rltrace.report.diff import verdict_document
 from rltrace.report.text import document_text

@@ -12,11 +12,10 @@ import torch
 
 import rltrace
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.session.api import recording
+from rltrace.recorder.session.session import recording
 from rltrace.rerun.account import Account, add_up
 from rltrace.rerun.plan import ALL, InjectionFilter, compile_of, make_plans, window_of
-from rltrace.rerun.start import MakeProvider, attach_by
-from rltrace.rerun.values import values_of
+from rltrace.rerun.values import MakeProvider, attach_by, values_of
 from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import Trace, open_trace
 

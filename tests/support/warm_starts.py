@@ -33,7 +33,7 @@ TORCH: Modules = {
     "rltrace.commands.main": ("numpy",),
     "rltrace.commands.record": ("numpy",),
     "rltrace.recorder.session.session": ("numpy",),
-    "rltrace.rerun.start": ("numpy",),
+    "rltrace.rerun.values": ("numpy",),
     "torch._dynamo": ("torch",),
 }
 

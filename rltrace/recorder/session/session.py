@@ -1,7 +1,8 @@
 """The torch session of one process: what its ops, steps and patches are recorded with, from the first to the last.
 
 Composes everything in this package, and lists it as the parts of a ``ProcessRecording``, which owns their life; hands
-over to a forked child's own session. One session per process, held by ``current``.
+over to a forked child's own session. One session per process, held by ``current``. Recording as a library, a ``with``
+block instead of a launched command, also creates its trace and ends it.
 """
 
 from __future__ import annotations
@@ -9,22 +10,31 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
+import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
+from pathlib import Path
 from pkgutil import resolve_name
 from time import monotonic
 from types import CodeType
+from typing import Any
 
 import torch
 
 from rltrace import extension
+from rltrace.errors import RecordError, UsageError
+from rltrace.extension import check_installed
 from rltrace.fingerprint import Facts
+from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.recorder.base.background_thread import are_all_others
 from rltrace.recorder.base.dispatch_mode import DispatchEngine
 from rltrace.recorder.base.isolation import EagerStance, compiler_exclusion
-from rltrace.recorder.base.options import RecordOptions
+from rltrace.recorder.base.options import RecordOptions, check_axes, check_options, value_of
 from rltrace.recorder.base.process_names import Children, fork_name, is_worker, process_name, ray_actor, recorded_name
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.base.torch_function import torch_function_disabled
@@ -46,6 +56,8 @@ from rltrace.recorder.session.window import ArmedWindow, Arming, EventWriter, La
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import SeriesSampler
 from rltrace.recorder.streams.threads import Streams, running_before
+from rltrace.trace.format.process_start import write_start
+from rltrace.trace.format.root import create_trace, end_launch
 
 
 class Session:
@@ -401,6 +413,66 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     session, current.session = current.session, None
     forks.in_child(None if session is None else session.forked(forks.number), _start_forked)
+
+
+@contextmanager
+def record_block(path: str | os.PathLike[str], given: Mapping[str, Any], *, force: bool) -> Iterator[None]:
+    """Implements ``rltrace.record``, for the options that are given."""
+    if current.session is not None:
+        raise UsageError("this process is already being recorded; recordings cannot be nested")
+    values = {name: value_of(name, value, name) for name, value in given.items()}
+    if values.get("row_axes") is not None:
+        values["row_axes"] = check_axes(values["row_axes"])
+    options = RecordOptions(str(Path(path).absolute()), **values)
+    check_options(options, {name: name for name in given if values[name] is not None})
+    check_installed(options)
+    if options.engine == "native":
+        choose_library(options)  # raises before anything is written
+    with recording(options, force=force):
+        yield
+
+
+@contextmanager
+def recording(options: RecordOptions, *, force: bool, attach: Attach | None = None) -> Iterator[None]:
+    """Record the block's ops into a new trace. Raises RecordError where the recording failed."""
+    trace = Path(options.trace)
+    create_trace(trace, _launch(options), force=force)
+    started, owner = time.monotonic(), os.getpid()
+    token = write_start(trace, {"argv": masked_arguments(sys.argv), "pid": os.getpid()})
+    session = start(options, token, attach)
+    failure = None
+    is_finalizing = sys.is_finalizing
+    try:
+        yield
+    finally:
+        if is_finalizing():  # never left: the session has ended at exit, and this module has lost its globals
+            return  # noqa: B012  what ends here is the generator
+        session.recording.finish()
+        if os.getpid() != owner:  # a forked child that leaves the block does not end the launch
+            end()
+        else:
+            try:
+                end_launch(trace, {"status": 0, "seconds": time.monotonic() - started, "library": True})
+            except (RecordError, OSError) as error:  # an exception of the block comes first
+                failure = str(error)
+    failure = session.recording.failure or failure
+    if failure is not None:
+        raise RecordError(f"the recording in {trace} failed: {failure}")
+
+
+def _launch(options: RecordOptions) -> dict[str, object]:
+    return {
+        "command": [home_as_tilde(sys.executable), *masked_arguments(sys.argv)],
+        "cwd": home_as_tilde(os.fspath(Path.cwd())),
+        "host": socket.gethostname(),
+        "library": True,
+        "options": {
+            "level": options.level,
+            "steps": [options.first_step, options.end_step],
+            "verify_inputs": options.verify_inputs,
+            **options.extras(),
+        },
+    }
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork)  # cannot be undone

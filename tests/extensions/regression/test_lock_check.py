@@ -22,7 +22,7 @@ from rltrace.experiment.workdir_copy import copy_folder, replace_files
 from rltrace.extensions.regression.lock import read_lock, write_lock
 from rltrace.extensions.regression.lock_check import LockPlan, check_lock, make_lock, variables_to_put_back
 from rltrace.recorder.base.options import RecordOptions
-from rltrace.recorder.session.api import recording
+from rltrace.recorder.session.session import recording
 
 PROGRAM = """
 import os
