@@ -1,4 +1,4 @@
-"""Exit statuses, narration and colour.
+"""Exit statuses, narration, colour, and files that a verb writes: completely or not at all.
 
 Standard output is data, standard error is narration. No other module writes to stderr or defines an exit status.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rltrace.errors import RltraceError
+from rltrace.errors import RltraceError, UsageError
 from rltrace.json import to_json
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ def emit_report(
     form: str, result: object, document: Callable[[], Document], color: str = "never", output: Path | None = None
 ) -> None:
     """Write a result as JSON or, ``document`` drawn, as text, to ``output`` instead of standard output if given."""
-    from rltrace.commands._output_files import write_output
     from rltrace.report.text import document_text
 
     colored = use_color(color) and output is None
@@ -181,3 +180,28 @@ def readable_size(size: int) -> str:
         if amount < 999.95:
             return f"{amount:.1f} {unit}"
     return f"{amount / 1000:.1f} TB"
+
+
+def check_output(output: Path, force: bool) -> None:
+    """Refuse an output that could not be written, before anything is read. Raises UsageError."""
+    if output.is_dir():
+        raise UsageError(f"{output} is a folder; give the name of a file")
+    if output.is_file() and not force:
+        raise UsageError(f"{output} exists already; choose another name, or replace it with --force")
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"{output} cannot be written: there is no folder {output.parent}")
+
+
+def write_output(output: Path, text: str) -> None:
+    """Replace the file atomically, so an error leaves the old one; devices and pipes are written directly."""
+    data = text.encode("utf-8", "backslashreplace")
+    if output.exists() and not output.is_file():
+        output.write_bytes(data)
+        return
+    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(output)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands._option_types import StartArguments, argument, option, quiet_option, verb
-from rltrace.commands._output_files import check_output, write_output
-from rltrace.commands.console import ExitCode, Progress, emit, narrate, progress_visible, readable_size
+from rltrace.commands.console import (
+    ExitCode,
+    Progress,
+    check_output,
+    emit,
+    narrate,
+    progress_visible,
+    readable_size,
+    write_output,
+)
 from rltrace.distribution import own_version
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location

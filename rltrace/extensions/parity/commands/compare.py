@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rltrace.commands._option_types import argument, option, verb
-from rltrace.commands._output_files import check_output
-from rltrace.commands.console import ExitCode, emit_report
+from rltrace.commands.console import ExitCode, check_output, emit_report
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.commands._state_comparison import StateArguments, check_state_options, compare_state
 
