@@ -2,7 +2,11 @@
 
 Owns which calls are repeated, and the tally of those that gave other bytes. The program gets the result of its own
 call, which is the first. An op that writes its inputs is called again on copies, which lie in memory as they do; its
-generator is put back. Calls are made one after the other, in the thread of the program.
+generator is put back.
+
+A race needs load to show, so two calls of an op that torch shares among threads are made at once: one in the thread of
+the program, one by the native engine in a thread that ends with it. All others follow each other, in the thread of the
+program: small ones, draws, those on a device, those outside ATen, whose code may not be made for two threads.
 
 A launch of a Triton kernel has its arguments in the program's call, so it is repeated in their own memory, which then
 gets the bytes of the first launch back.
@@ -34,7 +38,7 @@ from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import region_of
 from rltrace.recorder.core.storages import address_of
-from rltrace.recorder.digests.layouts import OWN_WORK, logical_bytes, own_work
+from rltrace.recorder.digests.layouts import OWN_WORK, is_compound, logical_bytes, own_work
 from rltrace.recorder.digests.rng_state import generator_of
 from rltrace.rerun.op_kinds import MAX_MEASURED, larger
 from rltrace.rerun.runner import ALIGNMENT, TensorSpec, tensor_in
@@ -46,6 +50,9 @@ Tensor = torch.Tensor
 
 MAX_KINDS: Final = 1_000
 """Kinds of op that did not repeat themselves which a process names, at most."""
+
+SHARED_AMONG_THREADS: Final = 1 << 16
+"""Elements of all tensors from which on two calls are made at once: a thread of torch gets half of them or more."""
 
 SMALL: Final = 1 << 26
 """Bytes that are copied without a look at what memory is free."""
@@ -158,6 +165,19 @@ def _copy(content: Tensor, like: Tensor) -> Tensor:
     return part.copy_(content)
 
 
+def _whole_copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors in copies of their storages, which ops may look at: ``as_strided_copy``."""
+    storages = {address_of(tensor): tensor.untyped_storage() for tensor in tensors}
+    copies = {address: storage.clone() for address, storage in storages.items()}
+    made = []
+    for tensor in tensors:
+        plain = torch.empty(0, dtype=tensor.dtype)
+        copy = plain.set_(copies[address_of(tensor)], tensor.storage_offset(), tensor.shape, tensor.stride())
+        copy = copy.conj() if tensor.is_conj() else copy
+        made.append(torch._neg_view(copy) if tensor.is_neg() else copy)
+    return made
+
+
 def _with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
     """An argument with its tensors replaced, in their order."""
     if isinstance(value, Tensor):
@@ -170,6 +190,10 @@ def _with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
 def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an op. All calls are made on this line, as Python shows a warning once for each line."""
     return func(*args, **kwargs)
+
+
+_ReadyCall = tuple[Any, tuple[Any, ...], dict[str, Any], list[Tensor]]
+"""What is called, with what, and its tensors."""
 
 
 @dataclass(slots=True, eq=False)
@@ -195,13 +219,17 @@ class _Call:
         new = [tensor for k, tensor in enumerate(new_results(self.plan, out)) if k not in self.plan.scratch]
         return [*(tensors[place] for place in self.written), *new]
 
-    def fresh(self) -> tuple[Any, tuple[Any, ...], dict[str, Any], list[Tensor]]:
-        """What one more call calls, and its tensors, as they were before the first one."""
+    def fresh(self, *, alone: bool = False) -> _ReadyCall:
+        """What one more call calls, and its tensors, as they were before the first one; ``alone``: all in copies.
+
+        Ops write what they may not by their schema: oneDNN's backward of an LSTM, into its workspace.
+        """
         if self.launch is not None and self.memory is not None:
             for storage, before in self.memory.before.items():
                 self.memory.own[storage].copy_(before)
             return self.launch, (), {}, self.tensors
-        tensors = self.tensors if self.memory is None else self.memory.arguments(self.tensors)
+        tensors = _whole_copies(self.tensors) if alone else self.tensors
+        tensors = tensors if self.memory is None else self.memory.arguments(tensors)
         at = iter(tensors)
         args = tuple(_with_tensors(value, at) for value in self.args)
         kwargs = {name: _with_tensors(value, at) for name, value in self.kwargs.items()}
@@ -274,6 +302,9 @@ class Repeats:
         """By operator and site."""
         self._left_out: dict[tuple[str, str], int] = {}
         """By name and reason, the calls."""
+        self._library = process.library
+        self._at_once: set[str] = set()
+        """Names of ops of which calls were made two at once."""
         self._recorded = 0
         self._results: dict[int, bool] = {}
 
@@ -339,7 +370,7 @@ class Repeats:
         in_place = region_of(plan.func) is not None
         if in_place and any(tensors[place].is_shared() for place in written if tensors[place].is_cpu):
             return SHARED
-        copied = 3 * sum(tensors[place].untyped_storage().nbytes() for place in written)
+        copied = 4 * sum(tensors[place].untyped_storage().nbytes() for place in written)
         return "" if copied <= SMALL or copied <= _free_bytes(tensors[written[0]].device) // 2 else TOO_LARGE
 
     def compare(self, stream: OpRecorder, call: _Call, out: Any) -> None:
@@ -347,8 +378,7 @@ class Repeats:
 
         It is made as the program's own was: grad mode, too, chooses code of some ops.
         """
-        digest = self._process.digests.of
-        is_equal = True
+        is_equal, left = True, self._times
         with _put_back(call):
             with own_work():
                 first = call.results(call.tensors, out)
@@ -356,36 +386,59 @@ class Repeats:
                     self.leave_out(call.plan, TOO_LARGE)
                     return
                 saved = [result.clone() for result in first] if call.launch is not None else first
-                digests = list(map(digest, first))
+                digests = list(map(self._process.digests.of, first))
                 kind = self._counted(stream, call.plan, len(first))
-                func, args, kwargs, tensors = self._ready(call)
-            for left in reversed(range(self._times)):
+                at_once = 2 if self._library is not None and _is_shared(call, first) else 1
+                ready = self._ready(call, min(left, at_once))
+            while ready:
                 try:
                     with _RecordFunctionFast(OWN_WORK):
-                        again = _call(func, args, kwargs)
+                        results = self._make(call, ready)
                 except Exception as error:
                     kind.calls -= 1
                     self.leave_out(call.plan, f"repeated, it raised {type(error).__name__}")
                     return
+                left -= len(ready)
                 with own_work():
-                    for place, result in enumerate(call.results(tensors, again)):
-                        if digest(result) != digests[place]:
-                            is_equal = False
-                            with self._lock:
-                                kind.results[place] = None
-                                _measure(kind, saved[place], result)
-                    if left:
-                        func, args, kwargs, tensors = self._ready(call)
+                    is_equal &= self._is_equal(kind, saved, digests, results)
+                    del ready, results  # their memory is that of the next
+                    ready = self._ready(call, min(left, at_once))
         if not is_equal:
             with self._lock:
                 kind.differing += 1
                 kind.first = kind.first or (stream.number, stream.row)
 
-    def _ready(self, call: _Call) -> tuple[Any, tuple[Any, ...], dict[str, Any], list[Tensor]]:
-        """One more call, about to be made."""
+    def _ready(self, call: _Call, count: int) -> list[_ReadyCall]:
+        """The next calls, which share no memory."""
         if call.generator is not None and not call.takes_generator and call.state is not None:
             call.generator.set_state(call.state)
-        return call.fresh()
+        return [call.fresh(alone=place > 0) for place in range(count)]
+
+    def _make(self, call: _Call, ready: Sequence[_ReadyCall]) -> list[list[Tensor]]:
+        """The results of calls, several of which are made at once where a thread can be had."""
+        if len(ready) == 1:
+            func, args, kwargs, tensors = ready[0]
+            return [call.results(tensors, _call(func, args, kwargs))]
+        schema = call.plan.func._schema
+        calls = [(args, kwargs) for _, args, kwargs, _ in ready]
+        outs, were_at_once = self._library.call_at_once(schema.name, schema.overload_name, calls)
+        if were_at_once:
+            self._at_once.add(str(call.plan.name))
+        return [call.results(tensors, out) for (*_, tensors), out in zip(ready, outs, strict=True)]
+
+    def _is_equal(
+        self, kind: _Kind, saved: Sequence[Tensor], digests: Sequence[Any], results: Sequence[Sequence[Tensor]]
+    ) -> bool:
+        """Whether the results of calls are those of the first; those that are not go to its kind."""
+        is_equal = True
+        for again in results:
+            for place, result in enumerate(again):
+                if self._process.digests.of(result) != digests[place]:
+                    is_equal = False
+                    with self._lock:
+                        kind.results[place] = None
+                        _measure(kind, saved[place], result)
+        return is_equal
 
     def _counted(self, stream: OpRecorder, plan: OpPlan, results: int) -> _Kind:
         """The kind of a call that is repeated now, with that counted."""
@@ -405,7 +458,8 @@ class Repeats:
         if total == self._recorded:
             return
         self._recorded = total
-        yield {"type": "repeats", "times": self._times, "calls": calls, "kinds": differing, "left_out": left_out}
+        found = {"times": self._times, "calls": calls, "kinds": differing, "left_out": left_out}
+        yield {"type": "repeats", **found, "at_once": sorted(self._at_once)}
 
 
 def _measure(kind: _Kind, ours: Tensor, theirs: Tensor) -> None:
@@ -429,10 +483,25 @@ def _elements(dtype: str, tensor: Tensor) -> NDArray[Any]:
     return dtypes.raw(dtype, plain.view(torch.uint8).numpy().tobytes())
 
 
+def _is_shared(call: _Call, results: Sequence[Tensor]) -> bool:
+    """Whether torch may share this op among threads that race, and two of its calls may be made at once."""
+    plan, tensors = call.plan, [*call.tensors, *results]
+    if not plan.schema.startswith("aten::") or plan.draws or torch.get_num_threads() == 1:
+        return False
+    if torch.Tag.pointwise in plan.func.tags or not all(t.is_cpu and not is_compound(t) for t in tensors):
+        return False
+    storages = [tensor.untyped_storage() for tensor in call.tensors]
+    if any(storage.data_ptr() % ALIGNMENT for storage in storages):
+        return False  # its copy would lie otherwise
+    copied = 2 * sum(storage.nbytes() for storage in storages)
+    is_large = sum(tensor.numel() for tensor in tensors) >= SHARED_AMONG_THREADS
+    return is_large and (copied <= SMALL or copied <= _free_bytes(tensors[0].device) // 2)
+
+
 def _fits(results: Sequence[Tensor]) -> bool:
-    """Whether one more copy of these results fits into memory."""
+    """Whether two more copies of these results fit into memory."""
     size = sum(result.nbytes for result in results if result.layout is torch.strided)
-    return size <= SMALL or 2 * size <= _free_bytes(results[0].device)
+    return size <= SMALL or 3 * size <= _free_bytes(results[0].device)
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -75,6 +75,8 @@ class RepeatedOps:
     """How many times more each was called."""
     calls: int
     """How many calls were made again."""
+    at_once: tuple[str, ...]
+    """Ops of which large calls were made two at once; all others were made one after the other."""
     unequal: tuple[UnequalOp, ...]
     not_repeated: tuple[UnrepeatedCalls, ...]
 
@@ -82,7 +84,8 @@ class RepeatedOps:
         """A label, a summary, and a sentence for each op that did not repeat itself."""
         kinds = {0: "every op repeated itself", 1: "1 op did not repeat itself"}.get(len(self.unequal))
         kinds = kinds or f"{len(self.unequal):,} ops did not repeat themselves"
-        summary = f"{counted(self.calls, 'op')} called {self.times} more: {kinds}"
+        how = _how(bool(self.at_once))
+        summary = f"{counted(self.calls, 'op')} called {self.times} more, {how}: {kinds}"
         left_out = sum(one.calls for one in self.not_repeated)
         if left_out:
             reasons = "; ".join(dict.fromkeys(f"{one.op}: {one.why}" for one in self.not_repeated[:3]))
@@ -99,7 +102,8 @@ def found_in(process: ProcessTrace) -> RepeatedOps | None:
     try:
         not_repeated = sorted((UnrepeatedCalls(*entry) for entry in last["left_out"]), key=lambda one: -one.calls)
         unequal = filter(None, (_unequal_op(process, kind) for kind in last["kinds"]))
-        return RepeatedOps(last["times"], last["calls"], tuple(unequal), tuple(not_repeated))
+        at_once = tuple(last.get("at_once", ()))
+        return RepeatedOps(last["times"], last["calls"], at_once, tuple(unequal), tuple(not_repeated))
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -184,7 +188,12 @@ def _clause(op: str, process: ProcessTrace, frame: Sequence[Site]) -> str:
             return f"did not repeat itself in {_share(one)}: {_extent(one)}"
     if any(one.op == op for one in found.not_repeated):
         return ""
-    return f"repeated itself when it was called again ({counted(found.times, 'time')}), one after the other"
+    how = _how(op in found.at_once)
+    return f"repeated itself when it was called again ({counted(found.times, 'time')}), {how}"
+
+
+def _how(at_once: bool) -> str:
+    return "large ones two at once" if at_once else "one after the other"
 
 
 # --- after a recording ------------------------------------------------------------------------------------------------

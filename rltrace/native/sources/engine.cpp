@@ -4,6 +4,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include "at_once.h"
 #include "digest.h"
 #include "interpreter.h"
 #include "recorder.h"
@@ -451,6 +452,7 @@ PYBIND11_MODULE(RLTRACE_MODULE, m) {
   bind_recorder(m);
   if (PyModule_AddFunctions(m.ptr(), module_calls) != 0) throw py::error_already_set();
   m.def("digest_tensors", digest_tensors);
+  m.def("call_at_once", torch::wrap_pybind_function(call_at_once));
   m.def("default_generator_digest", default_generator_digest);
   m.def("digest", [](const py::buffer& bytes, u64 seed) {
     const auto info = bytes.request();

@@ -243,6 +243,7 @@ class ProcessState:
         """Called with an error of the recorder; recording ends, the program goes on."""
         self.report_missing: Callable[[str, str], None] = lambda fact, what: None
         """Called with a fact of the process, and what is missing from its trace: one more entry of that fact."""
+        self.library = library
         self.tables = Tables()
         self.readback = readback or ReadBack()
         """Digests of tensors on devices."""

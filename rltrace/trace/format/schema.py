@@ -541,7 +541,7 @@ RECORD_TYPES: Final = {
     "repeats": "ops called again on the inputs that they had, so far; the last one counts: times (more that each was"
     " called), calls, kinds: [{stream, row: of the first call that gave something else, calls, differing, results:"
     " which, of: how many it has, dtype, elements, unequal, ulp, absolute: of the largest difference, or null}, …],"
-    " left_out: [[op, why, calls], …]",
+    " left_out: [[op, why, calls], …], at_once: ops of which calls were made two at once",
     "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
     " state: names of the tensors of its state then, kept: the same after the attempt",
     "injection": "in a process of a program that ran again: provider; selected, injected, propagated, missed, other,"

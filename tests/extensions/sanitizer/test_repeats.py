@@ -6,8 +6,11 @@ import importlib.util
 import random
 import subprocess
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import rltrace
 from rltrace.extensions.sanitizer import repeats
 from rltrace.extensions.sanitizer.report import RepeatedOps, found_in
+from rltrace.recorder.core.calls import op_tensors
 from rltrace.trace.read.reader import open_trace
 
 
@@ -58,25 +62,40 @@ def unchanged(tmp_path: Path, program: Program) -> RepeatedOps:
     return found
 
 
+@pytest.fixture(params=["each in turn", "two at once"])
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Whether calls are made two at once, small ones as well."""
+    threads, at_once = torch.get_num_threads(), request.param == "two at once"
+    if at_once:
+        request.getfixturevalue("native_library")
+        monkeypatch.setattr(repeats, "SHARED_AMONG_THREADS", 0)
+    torch.set_num_threads(1 + at_once)
+    yield at_once
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_compute_the_same(tmp_path: Path, name: str) -> None:
+def test_programs_compute_the_same(tmp_path: Path, name: str, at_once: bool) -> None:
     """Their rows, digests and generators are those without; all of their ops that are repeated repeat themselves."""
     found = unchanged(tmp_path, PROGRAMS[name])
     assert found.calls + sum(one.calls for one in found.not_repeated)
     assert found.unequal == ()
+    assert at_once or not found.at_once
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_programs_compute_the_same(tmp_path: Path, seed: int) -> None:
+def test_random_programs_compute_the_same(tmp_path: Path, seed: int, at_once: bool) -> None:
     """Views, writes in place and into parts, ``out=``, lists of tensors."""
     found = unchanged(tmp_path, lambda: RandomProgram(seed)())
     assert found.calls > 20
     assert found.unequal == ()
+    assert bool(found.at_once) == at_once
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_warning_is_shown_once(record: Record) -> None:
-    """Python shows a warning once for each line, and all calls of an op are on one."""
+    """Python shows a warning once for each line, and all calls of an op are on one, or show none."""
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
         with record.block(repeat=3):
@@ -132,6 +151,72 @@ def test_a_trace_without_its_row_names_no_op(record: Record, monkeypatch: pytest
     assert found.unequal == ()
     monkeypatch.delitem(kind, "row")
     assert found_in(got.process) is None
+
+
+# --- two at once ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("toy_ops")
+def test_calls_at_once_run_beside_each_other(native_library: Any) -> None:
+    """In threads that have ended when the call returns; results are in the order of the calls."""
+    tensors = torch.zeros(2), torch.zeros(2)
+    threads = threading.active_count(), torch.get_num_threads()
+    results, at_once = native_library.call_at_once("toy_ops::meet", "", [((x,), {}) for x in tensors])
+    assert at_once
+    assert [x.tolist() for x in tensors] == [[2, 1], [2, 0]]  # calls that were there; whether in this thread
+    assert results == [None, None]
+    assert (threading.active_count(), torch.get_num_threads()) == threads
+
+
+def test_calls_at_once_have_the_state_of_their_caller(native_library: Any) -> None:
+    """Grad mode, and errors of either call; a thread of another team would not know denormal numbers to be 0."""
+    weight, x = torch.ones(2, requires_grad=True), torch.ones(3)
+    two = [((weight, 1), {}), ((weight, 2), {"alpha": 3})]
+    for context, grads in ((torch.enable_grad, True), (torch.no_grad, False)):
+        with context():
+            (first, second), at_once = native_library.call_at_once("aten::add", "Tensor", two)
+        assert (first.requires_grad, second.requires_grad, at_once) == (grads, grads, True)
+        assert (first.tolist(), second.tolist()) == ([2, 2], [7, 7])
+    for calls in ([((x, weight), {}), two[0]], [two[0], ((x, weight), {})]):
+        with pytest.raises(RuntimeError, match="must match"):
+            native_library.call_at_once("aten::add", "Tensor", calls)
+    if torch.set_flush_denormal(True):
+        assert not native_library.call_at_once("aten::add", "Tensor", two)[1]
+        torch.set_flush_denormal(False)
+
+
+def test_calls_at_once_share_no_memory(
+    record: Record, native_library: Any, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """Not even what they may not write by the schema: oneDNN's backward of an LSTM writes into its workspace."""
+    call, seen = native_library.call_at_once, []
+
+    def spy(name: str, overload: str, calls: Any) -> Any:
+        seen.append([{t.untyped_storage().data_ptr() for t in op_tensors(*one)} for one in calls])
+        return call(name, overload, calls)
+
+    monkeypatch.setattr(native_library, "call_at_once", spy)
+    found = repeated(record, lambda: torch.nn.LSTM(8, 8)(torch.ones(4, 2, 8))[0].sum().backward(), times=3)
+    assert found.unequal == ()
+    assert bool(seen) == at_once
+    assert all(first.isdisjoint(second) for first, second in seen)
+
+
+@pytest.mark.usefixtures("native_library")
+def test_only_what_torch_shares_among_threads_is_called_at_once(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small ops, pointwise ones and draws are called one after the other."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+
+    def program() -> None:
+        x = torch.randn(1 << 16)
+        x[:4].sort()
+        torch.nn.functional.dropout(x.cos().cumsum(0))
+
+    found = repeated(record, program, times=3)
+    assert (found.unequal, found.at_once) == ((), ("aten.cumsum.default",))
+    assert "3 more, large ones two at once" in found.described()[1]
 
 
 # --- what is left out -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ pytest_plugins = ["pytester"]
 KERNEL: Evidence = {"library": "ATen", "isa": "AVX2", "threads": 4}
 
 
-def trace(path: Path, output: str, kinds: int, left_out: int = 0, *, repeated: bool = True) -> Path:
+def trace(path: Path, output: str, kinds: int, left_out: int = 0, at_once: int = 0, *, repeated: bool = True) -> Path:
     """A run with one op, which gave ``output``; ``kinds``: whether it did not repeat itself."""
     builder = TraceBuilder(path)
     first = builder.op("aten.mm.default", inputs=[("outside", "x")], outputs=["h"], kernel=KERNEL)
@@ -38,6 +38,7 @@ def trace(path: Path, output: str, kinds: int, left_out: int = 0, *, repeated: b
         "absolute": 0.5,
     }
     record = {"type": "repeats", "times": 3, "calls": 33, "kinds": [found] * kinds}
+    record["at_once"] = ["aten.index_put_.default"] * at_once
     if repeated:
         builder.main.writer.append({**record, "left_out": [["aten.index_put_.default", "why", 1]] * left_out})
     return builder.finish()
@@ -49,9 +50,10 @@ def trace(path: Path, output: str, kinds: int, left_out: int = 0, *, repeated: b
         ({"kinds": 1}, {"kinds": 0}, "within A it did not repeat itself in 7 of 32 calls: 8 of 10 float32, by up to"),
         ({"kinds": 1}, {"kinds": 0}, "within B it repeated itself when it was called again (3 times), one after the"),
         ({"kinds": 0}, {"kinds": 0}, "within A and B it repeated itself"),
+        ({"kinds": 0}, {"kinds": 0, "at_once": 1}, "(3 times), large ones two at once"),
         ({"kinds": 0, "left_out": 1}, {"kinds": 0, "repeated": False}, "whether it is deterministic was not tried"),
     ],
-    ids=["not in A", "but in B", "in both", "not tried"],
+    ids=["not in A", "but in B", "in both", "at once", "not tried"],
 )
 def test_a_difference_says_whether_its_op_repeats_itself(
     tmp_path: Path, a: dict[str, int], b: dict[str, int], said: str
@@ -75,7 +77,7 @@ def test_a_recording_names_the_op_and_ends_with_1(
     errors = capfd.readouterr().err
     assert "toy_ops.count.default at train.py:3 (<module>)" in errors
     assert "did not repeat itself in 1 of 1 call" in errors
-    assert "2 ops called 1 more: 1 op did not repeat itself" in errors
+    assert "2 ops called 1 more, one after the other: 1 op did not repeat itself" in errors
     assert main(["info", "a.zarr", "--format", "json"]) == 0
     (process,) = json.loads(capfd.readouterr().out)["processes"]
     (found,) = process["found"]
