@@ -170,6 +170,24 @@ def test_lists_whose_tensors_are_each_treated_alone(tmp_path: Path, way: str) ->
     assert note.endswith("PYTHONHASHSEED is not set, so a set of strings has another order in each process")
 
 
+def test_lists_in_another_order_of_which_one_tensor_differs(tmp_path: Path, way: str) -> None:
+    """What differs is named, not what only has another place; of two with one layout it is not known which is which."""
+
+    def run(k: int, changed: Sequence[int] = (2,)) -> None:
+        data = [np.full(2, 5 + place + 10 * k * (place in changed), np.float32) for place in range(4)]
+        sources, weights = [torch.from_numpy(each) for each in data], [torch.zeros(2) for _ in data]
+        order = [2, 0, 1, 3] if k else range(4)
+        torch._foreach_copy_([weights[place] for place in order], [sources[place] for place in order])
+
+    value = compared(tmp_path, way, run).first_value
+    assert value is not None and value.cause is Cause.OUTSIDE
+    assert value.explanation.startswith("input 6 (float32[2]) came from outside (no recorded op wrote it) and differs")
+    assert "it got the others in another order; PYTHONHASHSEED is not set" in value.explanation
+    (tmp_path / "two").mkdir()
+    two = compared(tmp_path / "two", way, lambda k: run(k, (1, 2))).first_value
+    assert two is not None and "it got the others" not in two.explanation
+
+
 def test_lists_with_one_tensor_in_place_of_another(tmp_path: Path, way: str) -> None:
     """Each tensor got what the other should have: what reads it differs, and the call that did so is named."""
 

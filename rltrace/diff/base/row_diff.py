@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.findings import RowAt
-from rltrace.diff.base.view import COMPUTATION, EACH_BY_ITSELF, RowRange
+from rltrace.diff.base.view import COMPUTATION, EACH_BY_ITSELF, RowRange, StreamView
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import LINES, VALUE_FLAGS, WRITES, Column, Kind, Origin, RowFlag
 from rltrace.trace.read.names import layout_text
@@ -87,7 +87,7 @@ def is_permuted(a: RowRange, i: int, b: RowRange, j: int) -> bool:
         return False
     if a.view.skeleton(a.rows, i) != b.view.skeleton(b.rows, j):
         return False
-    calls = elements_of(a, i), elements_of(b, j)
+    calls = elements_of(a.view, a.rows, i), elements_of(b.view, b.rows, j)
     if not calls[0] or not calls[1] or calls[0] == calls[1]:
         return False
     return Counter(calls[0]) == Counter(calls[1])
@@ -97,9 +97,9 @@ Element = tuple[object, ...]
 """What an op got and wrote for one tensor of its lists."""
 
 
-def elements_of(stretch: RowRange, i: int) -> list[Element]:
+def elements_of(view: StreamView, rows: Rows, i: int) -> list[Element]:
     """The elements of a call of lists of one length; empty where its arguments are other."""
-    rows, words = stretch.rows, stretch.view.skeleton(stretch.rows, i)
+    words = view.skeleton(rows, i)
     words = [word[1] if _is_named(word) else word for word in words]
     lists = [word for word in words if isinstance(word, list)]
     counts = {len(word) for word in lists}
@@ -108,7 +108,7 @@ def elements_of(stretch: RowRange, i: int) -> list[Element]:
     count, links, outputs = counts.pop(), list(rows.inputs(i)), rows.outputs(i)
     if len(outputs) % count or len(links) % count:
         return []
-    layouts = [str(layout) for layout in stretch.view.tensors(rows, i)]
+    layouts = [str(layout) for layout in view.tensors(rows, i)]
     read = [None if link.distance == Origin.OVERWRITTEN else link.digest for link in links]
     return [(tuple(layouts[k::count]), tuple(read[k::count]), tuple(outputs[k::count])) for k in range(count)]
 

@@ -42,7 +42,13 @@ from rltrace.diff.causes.inputs import (
     origin_of,
     producer_of,
 )
-from rltrace.diff.causes.operands import HASH_SEED, another_operand, hash_seed_text, permuted_text
+from rltrace.diff.causes.operands import (
+    HASH_SEED,
+    another_operand,
+    changed_in_another_order,
+    hash_seed_text,
+    permuted_text,
+)
 from rltrace.diff.causes.rng import generators_text
 from rltrace.diff.causes.uninitialised import garbage_writers
 from rltrace.diff.causes.untracked import (
@@ -185,9 +191,13 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
         return Classification(a, b, Judgement(Cause.UNKNOWN, known, lost))
     unequal = [operand for operand in inputs if operand.match is InputsMatch.DIFFER]
     if unequal:
-        outside = [e for e in unequal if Origin.OUTSIDE in (e.a.distance, e.b.distance)]
-        found = _input_judgement(context, a, b, (outside or unequal)[0], difference)
+        changed = changed_in_another_order(a, b)
+        outside = [e for e in changed or unequal if Origin.OUTSIDE in (e.a.distance, e.b.distance)]
+        found = _input_judgement(context, a, b, (outside or changed or unequal)[0], difference)
         order, why = permuted_text(a, b, inputs), found.explanation
+        if changed:
+            why = f"{why}; it got the others in another order{hash_seed_text(a.view.process, b.view.process)}"
+            return Classification(a, b, replace(found, explanation=why))
         if order:
             seed = "" if HASH_SEED in why else hash_seed_text(a.view.process, b.view.process)
             why = f"{order}; {why}{seed}"

@@ -6,6 +6,7 @@ side wrote. Decides no verdict: that the input differs is known by then.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,9 @@ import numpy as np
 
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import Judgement, RowAt
-from rltrace.diff.base.model import Cause
-from rltrace.diff.base.row_diff import Difference, input_text
+from rltrace.diff.base.model import Cause, InputsMatch
+from rltrace.diff.base.row_diff import Difference, Element, elements_of, input_text
+from rltrace.diff.base.view import EACH_BY_ITSELF
 from rltrace.diff.causes.inputs import (
     Input,
     KnownBytes,
@@ -208,6 +210,44 @@ def permuted_text(a: RowAt, b: RowAt, inputs: Sequence[Input]) -> str:
     named = [f"input {place} of A is input {other} of B" for place, other in moved[:MAX_MOVED]]
     more = f" and {len(moved) - MAX_MOVED} more" if len(moved) > MAX_MOVED else ""
     return f"it {PERMUTED}: {', '.join(named)}{more}"
+
+
+def changed_in_another_order(a: RowAt, b: RowAt) -> list[Input]:
+    """The inputs that differ where an op that treats each tensor by itself got all others in another order.
+
+    Each is paired with the one of B that has its layouts; empty where none has them, or several have.
+    """
+    on_a, on_b = elements_of(a.view, a.rows, a.place), elements_of(b.view, b.rows, b.place)
+    if not a.op.startswith(EACH_BY_ITSELF) or a.op != b.op or len(on_a) != len(on_b):
+        return []
+    same = Counter(on_a) & Counter(on_b)
+    changed_a, changed_b = _others(on_a, same), _others(on_b, same)
+    partners = {on_b[k][0]: k for k in changed_b}
+    layouts = {on_a[k][0] for k in changed_a}
+    in_order = [k for k, (x, y) in enumerate(zip(on_a, on_b, strict=True)) if x != y] == changed_a == changed_b
+    if in_order or partners.keys() != layouts or len(changed_a) != len(layouts):
+        return []
+    links_a, links_b = list(a.rows.inputs(a.place)), list(b.rows.inputs(b.place))
+    places = [
+        (k, partners[on_a[first][0]] + k - first) for first in changed_a for k in range(first, len(links_a), len(on_a))
+    ]
+    return [
+        Input(k, links_a[k], links_b[j], InputsMatch.DIFFER)
+        for k, j in places
+        if None not in (links_a[k].digest, links_b[j].digest) and links_a[k].digest != links_b[j].digest
+    ]
+
+
+def _others(elements: Sequence[Element], same: Counter[Element]) -> list[int]:
+    """Which elements are left without these."""
+    left = same.copy()
+    others = []
+    for k, element in enumerate(elements):
+        if left[element]:
+            left[element] -= 1
+        else:
+            others.append(k)
+    return others
 
 
 MAX_MOVED = 3
