@@ -99,19 +99,22 @@ def test_an_observation_that_differs_is_the_origin_of_what_follows(compared: Any
 
 
 def test_the_part_of_an_observation_that_differs_is_named(compared: Any) -> None:
-    """Of a dictionary: the entry, which an op reads, and its numbers."""
+    """Of a dictionary: the entry, which an op reads, and its numbers; and that of an action."""
 
     class Parts(Faulty):
         def step(self, action: Any) -> Any:
-            seen, *rest = super().step(action)
-            return ({"far": seen, "near": np.zeros(2, np.float32)}, *rest)
+            seen, *rest = super().step(action["left"])
+            return ({"far": seen + np.float32(action["right"]), "near": np.zeros(2, np.float32)}, *rest)
 
-    def program(is_b: bool) -> None:
-        env, agent = Parts(3 if is_b else None, length=99), network()
+    def program(is_b: bool, *, is_given_other: bool = False) -> None:
+        env, agent = Parts(3 if is_b and not is_given_other else None, length=99), network()
         env.reset(seed=0)
         for _ in range(5):
-            agent(torch.as_tensor(env.step(1)[0]["far"]))
+            agent(torch.as_tensor(env.step({"left": 1, "right": int(is_b and is_given_other)})[0]["far"]))
 
+    given = compared(lambda is_b: program(is_b, is_given_other=True)).first_value
+    assert [cell.name for cell in given.event.cells][:1] == ["action.right"]
+    assert "(Parts) was given another action.right at its step 1, though no op" in given.explanation
     first = compared(program).first_value
     assert (first.event.count.a, [cell.name for cell in first.event.cells]) == (3, ["observation.far"])
     assert first.explanation.startswith("environment 0 (Parts) returned another observation.far at its step 3, given")

@@ -189,7 +189,7 @@ def event_text_parts(pair: MatchedEvent, seeding_notes: Iterable[str], *, persis
     """
     notes = list(seeding_notes)
     parts = [_what_differs(pair), *_numbers(pair), *_seeds(pair), *_generators(pair)]
-    parts = [*notes, *parts] if ACTION in pair.differs else [*parts, *notes]  # an action comes from a space
+    parts = [*notes, *parts] if _given_in(pair.differs) else [*parts, *notes]  # an action comes from a space
     return parts if persists else [*parts, "later events were equal again"]
 
 
@@ -207,21 +207,26 @@ def extra_event_text(side: str, event: Event, pair: MatchedEvent) -> str:
     return f"only {side} {verb} {_name(pair)} here, {other} does not; from its {followed_by} on all its events differ"
 
 
+def _given_in(names: Iterable[str]) -> list[str]:
+    """Those that are the action, or entries of one that is a dictionary."""
+    return [name for name in names if name.partition(".")[0] == ACTION]
+
+
 def _what_differs(pair: MatchedEvent) -> str:
-    given = ACTION in pair.differs
-    returned = [name for name in pair.differs if name != ACTION and not name.startswith("of ")]
+    given = _given_in(pair.differs)
+    returned = [name for name in pair.differs if name not in given and not name.startswith("of ")]
     inside = [name.removeprefix("of ") for name in pair.differs if name.startswith("of ")]
     at = _at(pair.event_a, pair.event_b)
     if pair.op == "checkpoint":
         return f"what {pair.event_a.what} loaded differs"
     more = f"; it is what its environment{'s' if len(inside) > 1 else ''} {joined(inside)} returned" if inside else ""
     if given:
-        text = f"{_name(pair)} was given another action at its {at}, though no op before it differs"
+        text = f"{_name(pair)} was given another {joined(given)} at its {at}, though no op before it differs"
         return text + (f"; it returned another {joined(returned)}{more}" if returned else "")
     if pair.is_seeded_differently:
         text = f"{_name(pair)} was reset with {_seed_words(pair)} at its {at}"
         return text + (f"; it returned another {joined(returned)}{more}" if returned else "")
-    same = ", given the same action" if ACTION in pair.event_a.compared else ""
+    same = ", given the same action" if _given_in(pair.event_a.compared) else ""
     return f"{_name(pair)} returned another {joined(returned or ['result'])} at its {at}{same}{more}"
 
 
@@ -348,7 +353,7 @@ def seeding_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> 
     """Clauses on seeding from the seeding, construction and reset events before ``about``, the last first."""
     number = _environment_number(about, pairs)
     texts = made_texts(pairs, about)
-    if about is None or "action" in about.differs:
+    if about is None or _given_in(about.differs):
         texts += _of_spaces((ACTIONS, ANY), pairs, number)
     elif about.event_a.evidence("reset") is not None or about.event_a.evidence("step") is not None:
         texts += _of_spaces(SPACES[1:], pairs, number)

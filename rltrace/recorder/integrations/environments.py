@@ -17,7 +17,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import Enum
-from itertools import islice
 from numbers import Real
 from types import FrameType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -319,9 +318,11 @@ _FLAG: Final = (bool, np.bool_, int)
 
 StepForm = tuple[EventForm, bool, bool]
 """The form of a step, whether its reward is a number, and whether its ends are flags; else they are digested."""
-CallStart = tuple[int, tuple[int, ...]]
-"""What is recorded before a call: the digest of its action, or its seed; then the states of ``GENERATORS``, and the
-cells with the value of the action."""
+Fields = tuple[tuple[str, ...], list[int], tuple[int, ...]]
+"""Names of fields of an event, their digests, and the cells with their values."""
+CallStart = tuple[Any, tuple[int, ...]]
+"""What is recorded before a call: the names and digests of its action, or its seed; then the states of ``GENERATORS``,
+and the cells with the value of the action."""
 
 
 def _of_time_step(step: Any) -> tuple[Any, ...]:
@@ -363,8 +364,8 @@ class Environments:
                     environment = environment_of(env, base)
                     states = environment.generator_state(base), *global_states()
                     if is_step:
-                        action, cells = given(base, args, kwargs)
-                        before = action, states + cells
+                        names, digests, cells = given(base, args, kwargs)
+                        before = (names, digests), states + cells
                     else:
                         before = seed_of(kwargs.get("seed")), states
                 else:
@@ -396,22 +397,19 @@ class Environments:
 
         return replacement
 
-    def _given(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
-        """Digest of the action of a step, and the cells with its value."""
-        action, digests = args[0] if args else kwargs.get("action"), self._context.digests
-        return digests.digest(action), digests.cells(0, action)
+    def _given(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fields:
+        """The action of a step."""
+        return fields_of(self._context.digests, "action", args[0] if args else kwargs.get("action"))
 
     def _write_step(self, env: Any, environment: Environment, before: CallStart, result: Any, frame: FrameType) -> None:
         result = _of_time_step(result) if self._of_dm_env else result
         if not isinstance(result, tuple) or len(result) not in (4, 5):
             return
-        (action, states), digest, reward, ends = before, self._context.digests.digest, result[1], result[2:-1]
-        names, seen = named_parts("observation", result[0])
-        kinds = (names, type(reward), *map(type, ends))
+        ((given, actions), states), digest, reward, ends = before, self._context.digests.digest, result[1], result[2:-1]
+        names, seen, cells = fields_of(self._context.digests, "observation", result[0], len(given))
+        kinds = (given + names, type(reward), *map(type, ends))
         form, is_number, are_flags = environment.step_forms.get(kinds) or self._add_form(environment, kinds, ends)
-        digests = [action, *map(digest, seen)]
-        for place, value in enumerate(seen, 1):
-            states += self._context.digests.cells(place, value)
+        digests, states = actions + seen, states + cells
         if not is_number:  # one for each of several environments
             states += self._context.digests.cells(len(digests), reward)
             digests.append(digest(reward))
@@ -428,7 +426,7 @@ class Environments:
         names, reward, *_ = kinds
         is_number, are_flags = issubclass(reward, Real), all(isinstance(end, _FLAG) for end in ends)
         end_names = _ENDS[2 - len(ends)]
-        digests = ("action", *names, *(() if is_number else _REWARD), *(() if are_flags else end_names))
+        digests = (*names, *(() if is_number else _REWARD), *(() if are_flags else end_names))
         flags, numbers = end_names if are_flags else (), _REWARD if is_number else ()
         event = environment.form(Kind.ENVIRONMENT_STEP, digests, flags, numbers)
         form = environment.step_forms[kinds] = event, is_number, are_flags
@@ -441,18 +439,17 @@ class Environments:
             environment.takes_seeds, result = False, result.observation
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         observation = result[0] if pair else result
-        (seed, states), digests = before, self._context.digests
+        seed, states = before
         if seed == NONE:
             seed = environment.seed_set_within()
-        names, seen = named_parts("observation", observation)
-        cells = (cell for place, value in enumerate(seen) for cell in digests.cells(place, value))
+        names, seen, cells = fields_of(self._context.digests, "observation", observation)
         self._context.events.write(
             environment.form(Kind.ENVIRONMENT_RESET, names, (), (), self._context.registry.wrappers_of(env)),
             evidence=(
                 *(environment.resets, *(seed,) * environment.takes_seeds, environment.construction),
-                *(*states, *islice(cells, MAX_VALUE_CELLS)),
+                *(*states, *cells[:MAX_VALUE_CELLS]),
             ),
-            digests=[*map(digests.digest, seen)],
+            digests=seen,
             integers=(),
             floats=(),
             frame=frame,
@@ -465,7 +462,7 @@ class TurnEnvironments(Environments):
 
     def __init__(self, context: IntegrationContext) -> None:
         super().__init__(context)
-        self._actions: WeakIdDict[Any, tuple[int, tuple[int, ...]]] = WeakIdDict()
+        self._actions: WeakIdDict[Any, Fields] = WeakIdDict()
         """By environment: what ``_given`` returns for the event that is due."""
 
     @property
@@ -496,10 +493,10 @@ class TurnEnvironments(Environments):
 
         return replacement
 
-    def _given(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
+    def _given(self, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fields:
         found = self._actions.get(base)
         self._actions.forget(base)
-        return found or (self._context.digests.digest(None), ())
+        return found or super()._given(base, (None,), {})
 
     def _write_reset(
         self, env: Any, environment: Environment, before: CallStart, result: Any, frame: FrameType
@@ -509,7 +506,7 @@ class TurnEnvironments(Environments):
 
 
 MAX_PARTS: Final = 16
-"""Entries of an observation that are fields."""
+"""Entries of an action or an observation that are fields."""
 
 
 def named_parts(name: str, value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
@@ -518,6 +515,15 @@ def named_parts(name: str, value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]
         return (name,), (value,)
     keys = sorted(value)
     return tuple(f"{name}.{key}" for key in keys), tuple(value[key] for key in keys)
+
+
+def fields_of(digests: ValueDigests, name: str, value: Any, first: int = 0) -> Fields:
+    """The fields of an event that hold a value, from number ``first`` on."""
+    names, values = named_parts(name, value)
+    cells: tuple[int, ...] = ()
+    for place, each in enumerate(values, first):
+        cells += digests.cells(place, each)
+    return names, [*map(digests.digest, values)], cells
 
 
 def seed_of(seed: Any) -> int:

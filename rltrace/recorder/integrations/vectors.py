@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from types import FrameType
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from rltrace.recorder.integrations.environments import (
     CallStart,
     Environment,
     IntegrationContext,
-    named_parts,
+    fields_of,
     remember,
     seed_of,
 )
@@ -84,8 +83,11 @@ class Vectors:
 
     def _begin(self, vector: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_step: bool) -> CallStart:
         value = args[0] if args else kwargs.get("actions") if is_step else kwargs.get("seed", _seeds_of(vector))
-        digests, states = self._context.digests, (0, *self._context.generators.states())
-        return (digests.digest(value), states + digests.cells(0, value)) if is_step else (seed_of(value), states)
+        states = (0, *self._context.generators.states())
+        if not is_step:
+            return seed_of(value), states
+        names, digests, cells = fields_of(self._context.digests, "action", value)
+        return (names, digests), states + cells
 
     def _end(
         self,
@@ -96,28 +98,24 @@ class Vectors:
         frame: FrameType,
         is_step: bool,
     ) -> None:
-        digest, count = self._context.digests.digest, int(vector.num_envs)
+        count = int(vector.num_envs)
         environment.steps += is_step
         environment.resets += not is_step
         self._context.steps.add(environment, count if is_step else 0, frame)
         batch = None if before is None else _named_batch(result, is_step)
         if before is None or batch is None:
             return
-        (names, values), (argument, states) = batch, before
-        parts = [named_parts(name, value) for name, value in zip(names, values, strict=True)]
-        names, seen = (tuple(chain.from_iterable(each)) for each in zip(*parts, strict=True))
-        digests = [digest(value) for value in seen]
-        for place, value in enumerate(seen, int(is_step)):
-            states += self._context.digests.cells(place, value)
+        values, (argument, states) = batch[1], before
+        names, digests = argument if is_step else ((), [])
+        for name, value in zip(*batch, strict=True):
+            more = fields_of(self._context.digests, name, value, len(names))
+            names, digests, states = names + more[0], digests + more[1], states + more[2]
         each = (
             [self._digest_one(values, k) for k in range(count)] if count <= MAX_DIGESTS and _are_arrays(values) else []
         )
         names = (*names, *(f"of {k}" for k in range(len(each))))
-        counts: tuple[int, ...] = environment.resets, argument, environment.construction
-        kind = Kind.ENVIRONMENT_RESET
-        if is_step:
-            names, digests, counts = ("action", *names), [argument, *digests], (environment.steps,)
-            kind = Kind.ENVIRONMENT_STEP
+        kind = Kind.ENVIRONMENT_STEP if is_step else Kind.ENVIRONMENT_RESET
+        counts = (environment.steps,) if is_step else (environment.resets, argument, environment.construction)
         self._context.events.write(
             environment.form(kind, names, (), ()),
             evidence=(*counts, *states[: 3 + MAX_VALUE_CELLS]),

@@ -321,5 +321,5 @@ def test_environments_of_other_libraries(record: Record, monkeypatch: pytest.Mon
     assert "seed" not in reset.cells and reset.compared == {"observation": digest([0.0])}
     assert (step.compared["observation"], step.compared["reward"], step.compared["done"]) == (digest([1.0]), 0.5, 1)
     assert parallel.cells["seed"] == 5
-    expected = {"action", "observation.a", "observation.b", "reward", "terminated", "truncated"}
+    expected = {"action.a", "action.b", "observation.a", "observation.b", "reward", "terminated", "truncated"}
     assert set(joint.compared) == expected and set(parallel.compared) == {"observation.a", "observation.b"}
