@@ -371,7 +371,7 @@ class Repeats:
         if in_place and any(tensors[place].is_shared() for place in written if tensors[place].is_cpu):
             return SHARED
         copied = 4 * sum(tensors[place].untyped_storage().nbytes() for place in written)
-        return "" if copied <= SMALL or copied <= _free_bytes(tensors[written[0]].device) // 2 else TOO_LARGE
+        return "" if not written or _fits(copied, tensors[written[0]]) else TOO_LARGE
 
     def compare(self, stream: OpRecorder, call: _Call, out: Any) -> None:
         """Make the call again, and compare with what it returned to the program.
@@ -382,7 +382,8 @@ class Repeats:
         with _put_back(call):
             with own_work():
                 first = call.results(call.tensors, out)
-                if not _fits(first):
+                size = 2 * sum(result.nbytes for result in first if result.layout is torch.strided)
+                if first and not _fits(size, first[0]):
                     self.leave_out(call.plan, TOO_LARGE)
                     return
                 saved = [result.clone() for result in first] if call.launch is not None else first
@@ -493,15 +494,13 @@ def _is_shared(call: _Call, results: Sequence[Tensor]) -> bool:
     storages = [tensor.untyped_storage() for tensor in call.tensors]
     if any(storage.data_ptr() % ALIGNMENT for storage in storages):
         return False  # its copy would lie otherwise
-    copied = 2 * sum(storage.nbytes() for storage in storages)
     is_large = sum(tensor.numel() for tensor in tensors) >= SHARED_AMONG_THREADS
-    return is_large and (copied <= SMALL or copied <= _free_bytes(tensors[0].device) // 2)
+    return is_large and _fits(2 * sum(storage.nbytes() for storage in storages), tensors[0])
 
 
-def _fits(results: Sequence[Tensor]) -> bool:
-    """Whether two more copies of these results fit into memory."""
-    size = sum(result.nbytes for result in results if result.layout is torch.strided)
-    return size <= SMALL or 3 * size <= _free_bytes(results[0].device)
+def _fits(size: int, near: Tensor) -> bool:
+    """Whether so many bytes fit into the memory in which a tensor lies, twice."""
+    return size <= SMALL or size <= _free_bytes(near.device) // 2
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -14,6 +14,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <exception>
 #include <limits>
@@ -46,6 +47,7 @@ class CallsAtOnce {
       } catch (const std::system_error&) {
         break;  // no thread is left
       }
+    awaited_ = others.size() + 1;
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     call(0);
     for (auto& other : others) other.join();
@@ -67,12 +69,18 @@ class CallsAtOnce {
   void call_as_caller(size_t i) noexcept {
     at::ThreadLocalStateGuard state(state_);
     at::RecordFunctionGuard unseen(false);
-    if (at::get_num_threads() == threads_) call(i);
+    if (at::get_num_threads() != threads_) {
+      ++there_;
+      return;
+    }
+    at::parallel_for(0, threads_, 1, [](int64_t, int64_t) {});  // so that its team is there
+    call(i);
   }
 
   void call(size_t i) noexcept {
     c10::WarningUtils::WarningHandlerGuard silent(&unshown_);
     left_[i] = false;
+    for (++there_; there_ < awaited_;) std::this_thread::yield();
     try {
       op_.callBoxed(&stacks_[i]);
     } catch (...) {
@@ -84,6 +92,8 @@ class CallsAtOnce {
   std::vector<torch::jit::Stack>& stacks_;
   std::vector<char> left_;
   std::vector<std::exception_ptr> errors_;
+  std::atomic<size_t> there_ = 0, awaited_ = std::numeric_limits<size_t>::max();
+  // Threads that have begun, and those that are to begin before any makes its call.
   const int threads_ = at::get_num_threads();
   const at::ThreadLocalState state_;
   Unshown unshown_;
