@@ -34,10 +34,6 @@ class HoleError(RltraceError):
     """The requested rows are damaged, missing or unreadable."""
 
 
-class LeftOutError(HoleError):
-    """The requested rows are not in this slice; nothing is damaged."""
-
-
 class SelectorError(UsageError):
     """A selector cannot be parsed; the message names the character."""
 

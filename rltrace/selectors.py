@@ -77,11 +77,6 @@ class Range:
         """Whether a number is in the range (None is not); for an array, a mask."""
         return number is not None and (number >= self.start) & (self.stop is None or number < self.stop)
 
-    def is_within(self, other: Range) -> bool:
-        """Whether every number of this range is in the other."""
-        ends = other.stop is None or (self.stop is not None and self.stop <= other.stop)
-        return self.start >= other.start and ends
-
 
 @dataclass(frozen=True)
 class Condition:

@@ -171,9 +171,6 @@ def test_steps_of_a_selector() -> None:
     assert parse_selectors(["step=3:9,step=5:", "step=1"]).steps == Range(1, 9)
     assert parse_selectors(["step=3:9", "op=mm,step=4:"]).steps == Range(3, None)
     assert parse_selectors(["step=3:9", "op=mm"]).steps == Range(0, None)
-    assert Range(3, 9).is_within(Range(3, None))
-    assert not Range(3, None).is_within(Range(3, 9))
-    assert not Range(2, 9).is_within(Range(3, 9))
 
 
 def test_what_finds_calls_of_modules_and_what_ops() -> None:

@@ -55,7 +55,7 @@ def command(arguments: OpsArguments) -> None:
     while batch := list(islice(lines, BATCH)):
         emit("\n".join(line_text(line) if arguments.form == "text" else json.dumps(line_json(line)) for line in batch))
         shown += len(batch)
-        unreadable += sum(line.rows for line in batch if isinstance(line, HoleLine) and line.damaged)
+        unreadable += sum(line.rows for line in batch if isinstance(line, HoleLine))
     if not shown and limit != 0:
         narrate(_nothing(trace, selectors, steps, around))
     for process in opened.processes:

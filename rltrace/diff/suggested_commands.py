@@ -100,5 +100,4 @@ def look_closer(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
 def verify(a: Trace, b: Trace, holes: tuple[Hole, ...]) -> tuple[str, ...]:
     """Verify the damaged traces."""
     sides = {hole.side for hole in holes}
-    damaged = [t for side, t in (("a", a), ("b", b)) if side in sides and t.slice is None]
-    return tuple(line("verify", trace.path) for trace in damaged)
+    return tuple(line("verify", trace.path) for side, trace in (("a", a), ("b", b)) if side in sides)

@@ -179,7 +179,7 @@ def read_outcome(path: Path) -> ExperimentResult:
 
 
 def identity_of(trace: Trace) -> str:
-    """Identifies a trace and its slices: 16 hex digits of a hash of its launch record."""
+    """Identifies a trace: 16 hex digits of a hash of its launch record."""
     launch = json.dumps(trace.launch, sort_keys=True, default=str)
     return hashlib.sha256(launch.encode()).hexdigest()[:16]
 

@@ -139,7 +139,7 @@ class Reach(StrEnum):
 
 def reach(trace: Trace) -> Reach:
     """How far a trace has come; one of another machine that has no end is taken for growing."""
-    if trace.exit is not None or trace.slice is not None:
+    if trace.exit is not None:
         return Reach.ENDED
     starts = [process.start_record for process in trace.processes] + [each.record for each in trace.unrecorded]
     states = [process.state for process in trace.processes] + [each.state for each in trace.unrecorded]

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.errors import HoleError, LeftOutError, SelectorError
+from rltrace.errors import HoleError, SelectorError
 from rltrace.selectors import Key, Range, Selector, within_steps
 from rltrace.trace.format.events import Event, event_of
 from rltrace.trace.format.rows import Rows
@@ -92,8 +92,6 @@ class HoleLine:
     first: int
     rows: int
     why: str
-    damaged: bool
-    """False where a slice of a trace leaves them out."""
 
 
 Line = OpLine | HoleLine
@@ -129,7 +127,7 @@ def _stream_ops(process: ProcessTrace, stream: StreamTrace, selector: Selector, 
             rows = stream.read(first, end)
         except HoleError as error:
             mask.skip()
-            yield HoleLine(stream.name, first, end - first, str(error), not isinstance(error, LeftOutError))
+            yield HoleLine(stream.name, first, end - first, str(error))
             continue
         for i in np.flatnonzero(mask.compute(rows)).tolist():
             yield op_line(rows, i, stream.name, process.words)

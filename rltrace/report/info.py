@@ -174,9 +174,8 @@ class TraceInfo:
     created: object
     """Seconds since the epoch, as recorded."""
     launch: Facts | None
-    """As ``exit`` and ``slice`` a record of the trace format."""
+    """As ``exit`` a record of the trace format."""
     exit: Facts | None
-    slice: Facts | None
     ops: int
     size: TraceSize | None
     """None: a web server lists no files."""
@@ -199,7 +198,6 @@ def describe(trace: Trace) -> TraceInfo:
         created=trace.created,
         launch=_record(trace.launch),
         exit=_record(trace.exit),
-        slice=_record(trace.slice),
         ops=ops,
         size=None if sizes is None else TraceSize(sum(sizes), len(sizes), per_op),
         processes=tuple(_process(process, trace.path) for process in trace.processes),
@@ -311,8 +309,6 @@ def _head(info: TraceInfo, options: Facts) -> Iterator[Fact]:
     if size is not None:
         per_op = f", {size.bytes_per_op} bytes an op" if size.bytes_per_op is not None else ""
         yield Fact("on disk", f"{size.bytes:,} bytes in {size.files:,} files{per_op}")
-    if info.slice:
-        yield Fact("slice", _pairs(info.slice))
     if info.exit:
         yield Fact("exit", _pairs(info.exit))
 

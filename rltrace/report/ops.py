@@ -17,7 +17,7 @@ from rltrace.trace.read.names import Site
 def line_text(line: Line) -> str:
     """stream, row, step, phase, op, shapes, module, site, outputs, value."""
     if isinstance(line, HoleLine):
-        return f"{line.stream}  {line.first:>7}  {'HOLE' if line.damaged else 'LEFT OUT'}  {line.why}"
+        return f"{line.stream}  {line.first:>7}  HOLE  {line.why}"
     fields = [
         line.stream,
         f"{line.row:>7}",

@@ -16,7 +16,7 @@ import numpy as np
 
 from rltrace.errors import HoleError, UsageError
 from rltrace.rerun.op_kinds import OpKinds, read_json, read_labels
-from rltrace.selectors import Key, Range, Selector, parse_selectors
+from rltrace.selectors import Key, Selector, parse_selectors
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import BOUNDARY_ONLY, LIMIT, Column, Origin, RowFlag, Step, has_iterations
 from rltrace.trace.read.process import ProcessTrace
@@ -122,8 +122,7 @@ def make_plans(
     ``lockstep``: values without plain bytes (a sparse tensor) are skipped, not refused. Raises UsageError where no row
     can be injected, or the trace lacks values; HoleError for damage.
     """
-    carried = None if trace.slice is None else Range(trace.slice["first_step"], trace.slice["end_step"])
-    plans = {process.name: _plan(process, selector, carried, only) for process in trace.processes}
+    plans = {process.name: _plan(process, selector, only) for process in trace.processes}
     found = sum(map(len, plans.values()))
     if not found:
         why = _whole_functions(trace) or "ops that only make a view or allocate have none"
@@ -185,15 +184,14 @@ def _option(trace: Trace, name: str) -> object:
     return options.get(name) if isinstance(options, Mapping) else None
 
 
-def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only: InjectionFilter) -> InjectionPlan:
-    """``carried``: the steps of a slice."""
+def _plan(process: ProcessTrace, selector: Selector, only: InjectionFilter) -> InjectionPlan:
     steps = preceding_attempts(process)
     begins = sorted(steps)
     streams = {}
     kinds = OpKinds(process.words)
     for stream in process.streams:
         placed: dict[Attempt, dict[Place, Injection]] = {}
-        for injection in _injections(process, stream, selector, carried):
+        for injection in _injections(process, stream, selector):
             if not only.includes(injection.stream, injection.row):
                 continue
             if only.kinds is not None and _kind(kinds, injection) not in only.kinds:
@@ -209,9 +207,7 @@ def _plan(process: ProcessTrace, selector: Selector, carried: Range | None, only
     return InjectionPlan(process.name, streams)
 
 
-def _injections(
-    process: ProcessTrace, stream: StreamTrace, selector: Selector, carried: Range | None
-) -> Iterator[Injection]:
+def _injections(process: ProcessTrace, stream: StreamTrace, selector: Selector) -> Iterator[Injection]:
     words, keys = process.words, process.tables["sites"].keys
     clauses = [Selector((clause,)) for clause in selector.simplify({Key.STREAM: stream.name}).clauses]
     masks = [RowMask(clause, stream.name, words) for clause in clauses]
@@ -220,8 +216,6 @@ def _injections(
     seen: dict[tuple[int, int], int] = {}
     now = -1
     for segment in stream.segments:
-        if not segment.files and carried is not None and selector.steps.is_within(carried):
-            continue
         rows = stream.read_segment(segment)
         found = np.array([mask.compute(rows) for mask in masks], bool).reshape(len(masks), len(rows))
         for i in may.op_indices(rows).tolist():  # all that may be found: occurrences are counted

@@ -27,10 +27,9 @@ VERBS = (
     ("verify", "{trace}"),
     ("series", "{trace}"),
     ("series", "{trace}", "{whole}", "--format", "json"),
-    ("slice", "{trace}", "--steps", "1:2", "-o", "{slice}", "--force"),
     ("diff", "{whole}", "{trace}"),
     ("diff", "{trace}", "{whole}", "--format", "json"),
-    ("report", "{trace}", "{whole}", "-o", "{slice}.html", "--force", "--quiet"),
+    ("report", "{trace}", "{whole}", "-o", "{page}", "--force", "--quiet"),
 )
 
 
@@ -51,7 +50,7 @@ def unforeseen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_all(whole: Path, files: Files, folder: Path) -> list[int]:
     trace = store(files, folder / "trace.zarr")
-    places = {"trace": trace, "whole": whole, "slice": folder / "slice.zarr"}
+    places = {"trace": trace, "whole": whole, "page": folder / "page.html"}
     statuses = [command.main([word.format(**places) for word in verb]) for verb in VERBS]
     assert set(statuses) <= {0, 1, 2, 3}
     return statuses

@@ -28,7 +28,7 @@ RLTRACE = Path(sys.executable).parent / "rltrace"
 SETTINGS = ("ATEN_CPU_CAPABILITY=default", "OMP_NUM_THREADS=2")
 """They act as another machine; without them programs run on one thread, and on the best of the processor."""
 
-READERS = ("diff", "info", "kernels", "ops", "series", "slice", "verify")
+READERS = ("diff", "info", "kernels", "ops", "series", "verify")
 
 Result = subprocess.CompletedProcess[str]
 

@@ -26,7 +26,6 @@ from rltrace.experiment.outcome import (
     identity_of,
     write_outcome,
 )
-from rltrace.extensions.archive.slice import slice_trace
 from rltrace.extensions.jax import JAX_ENGINE
 from rltrace.report.confirm import outcome_headline
 from rltrace.testing import TraceBuilder
@@ -157,9 +156,6 @@ def test_a_control_holds_the_values_of_these_steps(traces: tuple[Path, Path], tm
     file = control(tmp_path / "a-control.zarr")
     found = prepared(traces, control=file)
     assert (found.control, found.control_name) == (file, "A0")
-    slice_trace(traces[0], 1, 3, tmp_path / "slice.zarr")
-    assert identity_of(open_trace(tmp_path / "slice.zarr")) == identity_of(open_trace(traces[0]))
-    assert prepared((tmp_path / "slice.zarr", traces[1]), control=file).subject == found.subject
 
 
 class NoRunner:

@@ -19,7 +19,6 @@ from tampering import _spec, load, replace_chunk, rewrite, store, tamper
 from rltrace.digest import reference, seed_of
 from rltrace.digest.activation_rows import MAX_COPIED_BYTES, row_digests
 from rltrace.errors import RltraceError
-from rltrace.extensions.archive.slice import slice_trace
 from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format import chunk_codec
@@ -140,14 +139,6 @@ def test_a_tensor_without_rows(tmp_path: Path) -> None:
     builder.op_rows(row, {"mat1": np.zeros((0, 3), np.float32)}, {"": np.zeros((2, 3), np.float32)})
     shapes = [(tensor.shape, tensor.digests.shape) for tensor in activations_of(builder.finish()).ops(0)[row].tensors]
     assert shapes == [((0, 3), (0,)), ((2, 3), (2,))]
-
-
-def test_tensors_of_selected_rows(small: Path) -> None:
-    """Those of the ops in them, and of the calls that ran any of them."""
-    activations = activations_of(small)
-    _, wholes = activations.digest_chunks_of(lambda stream, first, stop: stream == 0 and first < 2 <= stop)
-    wanted = [activations.calls(0)[0], activations.calls(0)[1], activations.ops(0)[1]]
-    assert sorted(wholes.tolist()) == sorted(tensor.whole for one in wanted for tensor in one.tensors)
 
 
 @settings(max_examples=25)
@@ -346,32 +337,6 @@ def test_killed_between_data_and_journal(small: Path) -> None:
     assert verify(small).sound
 
 
-def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
-    """Calls and ops of the steps in it, with their ids; of the others it is said that they are not."""
-    builder = TraceBuilder(tmp_path / "a.zarr")
-    for step in range(4):
-        builder.op("aten.arange.default")  # so that a call's number is not its row
-        with builder.call("Net", {"ids": np.array([[step]])}) as outputs:
-            row = builder.op("aten.mm.default", outputs=[f"x{step}"])
-            builder.op_rows(row, outputs={"": np.full((3, 2), step, np.float32)})
-            outputs[""] = np.full((3, 2), step, np.float32)
-        builder.end_step()
-        builder.commit()
-    source = builder.finish()
-    whole = recorded_in(open_trace(source))
-    slice_trace(source, 2, 3, tmp_path / "slice.zarr")
-    trace = open_trace(tmp_path / "slice.zarr")
-    assert set(recorded_in(trace)) == {("call", 0, 2), ("op", 0, 5)}
-    assert reads_right(trace, whole, "slice") == 2
-    activations = trace.processes[0].activations
-    assert activations.unread == 6
-    value = trace.processes[0].values.get(activations.calls(0)[0].tensors[0].whole)
-    assert value.raw.tolist() == [[2]]
-    found = verify(tmp_path / "slice.zarr")
-    assert found.sound
-    assert any("activation rows of 6 calls and ops" in note for note in found.notes)
-
-
 def test_zarr_reads_rows(small: Path) -> None:
     """Without rltrace: three plain arrays, as docs/reference/trace-format.md says."""
     process = zarr.open_group(str(small), mode="r")["processes/0"]
@@ -403,5 +368,3 @@ def test_several_chunks_of_one_commit(tmp_path: Path) -> None:
         assert calls[number].tensors[0].digests.reshape(-1).tolist() == np.frombuffer(wanted, np.uint64).tolist()
     assert activations.tensor_count == CALL_CHUNK + 9
     assert activations.digest_count == 3 * (DIGEST_CHUNK - 5) + CALL_CHUNK + 6
-    chunks, digests = activations.digest_chunks_of(lambda stream, first, stop: first <= 2 < stop)
-    assert chunks == {1, 2} and len(digests) == 1

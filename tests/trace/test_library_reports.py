@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.extensions.archive.slice import slice_trace
 from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.journal import parse_journal
@@ -98,14 +97,6 @@ def test_a_record_that_makes_no_sense_is_damage(tmp_path: Path) -> None:
         add_to_launch(other, [{**good, **change}])
         assert "is inconsistent" in str(open_trace(other).holes), change
         assert kernels(other) == [None] * 5
-
-
-def test_a_slice_carries_it(tmp_path: Path) -> None:
-    """Its rows have the kernels that they have in the whole trace."""
-    path = build(tmp_path / "a.zarr")
-    add_to_launch(path, [library_reports_record(0, {}, [call_of(open_trace(path).processes[0], 0, "SGEMM")], [])])
-    slice_trace(path, 0, 1, tmp_path / "part.zarr")
-    assert kernels(tmp_path / "part.zarr") == kernels(path)
 
 
 def test_nothing_is_added_to_a_damaged_journal(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rltrace.extensions.archive.slice import slice_trace
 from rltrace.trace.format.arrays import STEPS
 from rltrace.trace.format.chunk_codec import CodecError, rows_from_text, rows_to_text
 from rltrace.trace.format.journal import JournalWriter, parse_journal
@@ -95,22 +94,6 @@ def test_a_lost_chunk_costs_what_no_record_holds(tmp_path: Path) -> None:
     why = "; ".join(hole.why for hole in process.holes)
     assert why.startswith("steps 0 to 1023: processes/0/steps/c.0.0 has 1 bytes")
     assert why.endswith("; 1000 of them are in the journal")
-
-
-def test_a_slice_carries_steps_in_both_forms(tmp_path: Path) -> None:
-    """Steps in chunks and steps in the journal are in a slice of an unfinished trace."""
-    from rltrace.testing import TraceBuilder
-
-    builder = TraceBuilder(tmp_path / "a.zarr")
-    for step in range(1100):
-        builder.op("aten.add.Tensor", outputs=[step])
-        builder.end_step()
-        if step % 500 == 0:
-            builder.commit()
-    path = builder.finish("killed")
-    slice_trace(path, 3, 5, tmp_path / "part.zarr")
-    assert layout(tmp_path / "part.zarr") == layout(path) == [(0, 1024, True), (1024, 76, False)]
-    assert np.array_equal(process_of(tmp_path / "part.zarr").steps, process_of(path).steps)
 
 
 @settings(max_examples=40)

@@ -290,7 +290,7 @@ def test_reading_imports_neither_zarr_nor_torch(written: tuple[Path, Rows]) -> N
     """Opening and reading a trace takes NumPy and the codecs alone."""
     code = (
         "import sys; from rltrace.trace.read.reader import open_trace;"
-        "from rltrace.extensions.archive import slice, verify;"
+        "from rltrace.extensions.archive import verify;"
         "p = open_trace(sys.argv[1]).processes[0]; p.streams[0].read(0, 5); verify.verify(sys.argv[1]);"
         "print(sorted({'zarr', 'torch'} & set(sys.modules)))"
     )

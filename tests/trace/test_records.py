@@ -23,7 +23,6 @@ from rltrace.trace.format.records import (
     by_reason,
     check_facts,
     check_launch,
-    check_slice,
     link_fault_record,
     parse_generators,
     parse_left_out,
@@ -82,15 +81,11 @@ def test_launches_that_cannot_be(change: dict[str, Any]) -> None:
         check_launch({"type": "launch", **change})
 
 
-def test_facts_and_slices() -> None:
-    """Facts are plain values; a slice has its steps."""
+def test_facts() -> None:
+    """Facts are plain values."""
     check_facts({"a": None, "b": 1, "c": 0.5, "d": "x", "e": True})
     with pytest.raises(ValueError, match='fact "b" is not a plain value'):
         check_facts({"a": 1, "b": {}})
-    check_slice({"first_step": 1, "end_step": 3})
-    for steps in ({"first_step": 1}, {"first_step": "1", "end_step": 3}, {"first_step": -1, "end_step": 3}):
-        with pytest.raises((ValueError, KeyError)):
-            check_slice(steps)
 
 
 def test_what_was_left_out_is_added_up() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rltrace.extensions.archive.slice import slice_trace
 from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import SAMPLE_CHUNK, Sample
@@ -67,15 +66,6 @@ def test_a_lost_chunk_is_said_and_costs_what_no_record_holds(tmp_path: Path) -> 
     assert process.state == "damaged"
     assert [why for why in process.other_holes if why.startswith(f"samples 0 to {SAMPLE_CHUNK - 1}: ")]
     assert process.streams[0].read(0, 1)
-
-
-def test_a_slice_carries_all_series(tmp_path: Path) -> None:
-    """They are small, and what is asked of them is asked of a whole run."""
-    path = write(tmp_path / "a.zarr", [SAMPLE_CHUNK, 7], "killed")
-    slice_trace(path, 0, 1, tmp_path / "part.zarr")
-    assert layout(tmp_path / "part.zarr") == layout(path)
-    assert numbers(process_of(tmp_path / "part.zarr")) == list(range(SAMPLE_CHUNK + 7))
-    assert not verify(tmp_path / "part.zarr").damage
 
 
 def test_a_trace_without_series_has_no_array_of_them(tmp_path: Path) -> None:

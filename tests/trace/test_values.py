@@ -13,8 +13,7 @@ from memory import Memory, in_memory
 from tampering import Files, load, replace_chunk, rewrite, store
 
 from rltrace.digest import reference, seed_of
-from rltrace.errors import HoleError, LeftOutError
-from rltrace.extensions.archive.slice import slice_trace
+from rltrace.errors import HoleError
 from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format import chunk_codec
@@ -321,28 +320,6 @@ def test_killed_between_data_and_journal(small: tuple[Path, dict[int, np.ndarray
 def _first_frame(log: Path) -> bytes:
     data = log.read_bytes()
     return data[: min(parse_journal(data).ends)]
-
-
-def test_a_slice_carries_what_its_rows_need(tmp_path: Path) -> None:
-    """Values of the rows in the window, wherever they were first recorded; of the others none are."""
-    builder = TraceBuilder(tmp_path / "a.zarr")
-    shared = builder.value(np.arange(4, dtype=np.int64))
-    digests = []
-    for step in range(4):
-        digests.append(builder.value(np.full(7, step, np.float32)))
-        builder.op("aten.mm.default", outputs=[digests[-1], shared] if step == 2 else [digests[-1]])
-        builder.end_step()
-        builder.commit()
-    source = builder.finish()
-    slice_trace(source, 2, 3, tmp_path / "slice.zarr")
-    assert verify(tmp_path / "slice.zarr").sound
-    values = values_of(tmp_path / "slice.zarr")
-    assert _read(values, digests[2]).raw.tolist() == [2.0] * 7
-    assert _read(values, shared).raw.tolist() == [0, 1, 2, 3]
-    for step in (1, 3):
-        with pytest.raises(LeftOutError, match="not in this slice, which carries steps 2:3"):
-            values.get(digests[step])
-    assert any("2 of 5 values" in note for note in verify(tmp_path / "slice.zarr").notes)
 
 
 def _read(values: Values, digest: int) -> Value:

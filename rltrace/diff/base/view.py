@@ -170,8 +170,6 @@ ALL = Shortcuts()
 MAX_OPENING_ROWS = 1 << 16
 """Opening rows of a window that are read at most."""
 
-NOT_IN_SLICE = "these rows are not in this slice"
-
 
 class RowRange:
     """Adjacent rows of one side, with their hashes and tokens."""
@@ -439,8 +437,7 @@ class StreamView:
 
     def hole(self, start: int, stop: int) -> tuple[int, int, str] | None:
         """The first (row, rows, reason) in ``start`` to ``stop`` known to be unreadable. Reading may find more."""
-        left_out = [(first, rows, NOT_IN_SLICE) for first, rows in self.stream.left_out]
-        found = [hole for hole in [*self.stream.holes, *left_out] if hole[0] < stop and hole[0] + hole[1] > start]
+        found = [hole for hole in self.stream.holes if hole[0] < stop and hole[0] + hole[1] > start]
         return min(found) if found else None
 
     def readable(self, start: int, stop: int) -> int:

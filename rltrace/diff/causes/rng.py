@@ -70,7 +70,7 @@ class DrawingRows:
 
 def draws_from(stream: StreamTrace, number: int) -> DrawingRows | None:
     """Rows of a stream that drew from a generator; None where not all of the stream can be searched."""
-    if stream.rows > MAX_SCANNED or stream.holes or stream.left_out:
+    if stream.rows > MAX_SCANNED or stream.holes:
         return None
     found, marked = [np.empty(0, np.int64)], [np.empty(0, bool)]
     try:

@@ -1,4 +1,4 @@
-"""Traces that are kept and moved: verified, cut to a window, and read at URLs."""
+"""Traces that are kept and moved: verified, and read at URLs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from typing import Final
 
 from rltrace.extension import Extension, Verb
 
-GROUP: Final = "Keep and move"
-COMMANDS: Final = "rltrace.extensions.archive.commands"
-
 EXTENSION: Final = Extension(
     {
-        "verify": Verb(GROUP, "Check every byte of a trace.", f"{COMMANDS}.verify"),
-        "slice": Verb(GROUP, "Cut a window out of a trace, to copy elsewhere.", f"{COMMANDS}.slice"),
+        "verify": Verb("Keep and move", "Check every byte of a trace.", "rltrace.extensions.archive.command"),
     },
     remote_traces="rltrace.extensions.archive.object_store",
 )

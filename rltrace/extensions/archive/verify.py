@@ -110,14 +110,14 @@ class CheckedProcess:
     state: str
     rows: int
     rows_read: int
-    """Readable rows; the others are damaged, or left out of a slice."""
+    """Readable rows; the others are damaged."""
     rows_proved: int
     """Rows with matching prefix digests; those after the first missing row cannot be checked."""
     why: str | None
     values: int = 0
     """Number of recorded values."""
     values_read: int = 0
-    """Values that match their digests; the others are damaged, or left out of a slice."""
+    """Values that match their digests; the others are damaged."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Verification:
     damage: tuple[str, ...]
     """A sentence for each damaged part."""
     notes: tuple[str, ...]
-    """Sentences on harmless findings: torn tails, leftovers, rows left out of a slice."""
+    """Sentences on harmless findings: torn tails and leftovers."""
     lost_steps: tuple[int, int] | None = None
     """Steps (half open) with unreadable rows; None: none."""
 
@@ -213,22 +213,15 @@ class _Work:
                 self._advance()
             read, proved = read + check.read, proved + check.proved
             self.damage += check.damage
-            if stream.left_out:
-                rows = sum(count for _, count in stream.left_out)
-                self.notes.append(f"{rows} of {stream.rows} rows of {stream.name} are not in this slice")
             self.chunks += stream.counter.chunks
             self.bytes += stream.counter.bytes
         values = process.values
         values_read = values.read_all()
         activations = process.activations
         activations.read_all([stream.index for stream in process.streams])
-        if (unread := activations.unread) and self.trace.slice is not None:
-            self.notes.append(f"activation rows of {unread} calls and ops of {process.name} are not in this slice")
         for part in (process, values, activations):
             self.chunks += part.counter.chunks
             self.bytes += part.counter.bytes
-        if values_read < len(values) and self.trace.slice is not None:
-            self.notes.append(f"{len(values) - values_read} of {len(values)} values of {process.name} were not read")
         if process.journal.torn:
             self.notes.append(f"{process.name}: {process.journal.torn}")
         return CheckedProcess(
@@ -352,7 +345,7 @@ class _Work:
             parts = (*process.step_parts, *process.sample_parts)
             files += [part.file for part in parts if part.file is not None]
             files += [f for stream in process.streams for segment in stream.segments for f in segment.files]
-            files += [f for part in process.value_parts for f in (*part.rows.files, *part.files) if f is not None]
+            files += [f for part in process.value_parts for f in (*part.rows.files, *part.files)]
             files += process.activations.files
             yield from (f"{process.base}/{file.key}" for file in files)
 

@@ -60,11 +60,6 @@ def check_launch(record: Record) -> None:
         raise ValueError(f'"created" is {created!r:.40}, not a time')
 
 
-def check_slice(record: Record) -> None:
-    """Refuse a slice record without its steps."""
-    number(record, "first_step"), number(record, "end_step")
-
-
 def number(record: Mapping[str, Any], name: str, limit: int = MAX_COUNT) -> int:
     """A count of a record, from 0 to ``limit``."""
     value = record[name]
@@ -84,24 +79,21 @@ def chunk_file(entry: Sequence[object], spec: ArraySpec, chunk: int) -> ChunkFil
     return _file(entry, f"{spec.name}/{spec.key(chunk)}", spec)
 
 
-def parse_segment(record: Record, *, sliced: bool) -> Segment:
-    """The segment of a commit record; only in a slice may it have no files."""
+def parse_segment(record: Record) -> Segment:
+    """The segment of a commit record."""
     stream, index, first = number(record, "stream"), number(record, "segment"), number(record, "first")
     rows = number(record, "rows", SEGMENT_ROWS)
     sections = tuple(number({"sections": count}, "sections", SEGMENT_CELLS) for count in record["sections"])
     notes = number({"link_notes": 0} | record, "link_notes", SEGMENT_CELLS)
     if rows == 0 or len(sections) != 4 or sum(sections) + notes > SEGMENT_CELLS:
         raise ValueError("no segment can have its sizes")
-    files: tuple[ChunkFile, ...] = ()
-    if record["files"] or not sliced:
-        folder = f"streams/{stream}"
-        specs = (ROWS, CELLS)
-        if len(record["files"]) != len(specs):
-            raise ValueError("it does not name its two files")
-        files = tuple(
-            _file(entry, f"{folder}/{spec.name}/{spec.key(index)}", spec)
-            for entry, spec in zip(record["files"], specs, strict=True)
-        )
+    specs = (ROWS, CELLS)
+    if len(record["files"]) != len(specs):
+        raise ValueError("it does not name its two files")
+    files = tuple(
+        _file(entry, f"streams/{stream}/{spec.name}/{spec.key(index)}", spec)
+        for entry, spec in zip(record["files"], specs, strict=True)
+    )
     marks = (*(_mark(mark) for mark in record["marks"]), _mark([first + rows, *record["end"]]))
     if [mark[0] for mark in marks] != expected_marks(first, rows):
         raise ValueError("its marks are misplaced")
@@ -223,8 +215,7 @@ class ArrayPart:
     count: int
     chunk: int
     """Number of the first chunk."""
-    files: tuple[ChunkFile | None, ...]
-    """None: left out of a slice."""
+    files: tuple[ChunkFile, ...]
 
     @property
     def stop(self) -> int:
@@ -239,8 +230,8 @@ class ValuePart(NamedTuple):
     """Rows of ``values/index``."""
     first_chunk: int
     """Number of the first chunk of ``values/bytes``."""
-    files: tuple[ChunkFile | None, ...]
-    """Chunks of ``values/bytes``; None: left out of a slice."""
+    files: tuple[ChunkFile, ...]
+    """Chunks of ``values/bytes``."""
     left_out: tuple[LeftOut, ...]
 
 
@@ -258,9 +249,9 @@ def values_record(part: ValuePart) -> dict[str, object]:
     return {"type": "values", **_array_record(part.rows), **chunks, "left_out": left_out}
 
 
-def parse_values(record: Record, *, sliced: bool) -> ValuePart:
+def parse_values(record: Record) -> ValuePart:
     index, first = _array(record, VALUE_INDEX), number(record, "bytes_chunk")
-    files = _chunk_files(record["bytes_files"], VALUE_BYTES, first, sliced=sliced)
+    files = _chunk_files(record["bytes_files"], VALUE_BYTES, first)
     return ValuePart(index, first, files, tuple(map(parse_left_out, record["left_out"])))
 
 
@@ -300,8 +291,8 @@ def parse_left_out(entry: Mapping[str, Any]) -> LeftOut:
     return LeftOut(entry["why"], stream, first, last, values, size)
 
 
-def _entry(file: ChunkFile | None) -> list[object] | None:
-    return None if file is None else [file.key, file.length, file.digest]
+def _entry(file: ChunkFile) -> list[object]:
+    return [file.key, file.length, file.digest]
 
 
 # --- checks of links: records ``link_checks`` and ``link_fault`` ------------------------------------------------------
@@ -438,9 +429,9 @@ def activations_record(part: ActivationPart) -> dict[str, object]:
     return {"type": "activations", **arrays, "left_out": [entry._asdict() for entry in part.left_out]}
 
 
-def parse_activations(record: Record, *, sliced: bool) -> ActivationPart:
+def parse_activations(record: Record) -> ActivationPart:
     calls, tensors = _array(record["calls"], ACTIVATION_CALLS), _array(record["tensors"], ACTIVATION_TENSORS)
-    digests = _array(record["digests"], ACTIVATION_DIGESTS, sliced=sliced)
+    digests = _array(record["digests"], ACTIVATION_DIGESTS)
     return ActivationPart(calls, tensors, digests, tuple(map(parse_left_out, record["left_out"])))
 
 
@@ -457,16 +448,14 @@ def _array_record(part: ArrayPart) -> dict[str, object]:
     return {"count": part.count, "chunk": part.chunk, "files": list(map(_entry, part.files))}
 
 
-def _array(record: Mapping[str, Any], spec: ArraySpec, *, sliced: bool = False) -> ArrayPart:
+def _array(record: Mapping[str, Any], spec: ArraySpec) -> ArrayPart:
     count, first = number(record, "count"), number(record, "chunk")
-    files = _chunk_files(record["files"], spec, first, sliced=sliced)
+    files = _chunk_files(record["files"], spec, first)
     if len(files) != -(-count // spec.chunk[0]):
         raise ValueError(f"it does not name the files of its rows of {spec.name}")
     return ArrayPart(count, first, files)
 
 
-def _chunk_files(entries: Any, spec: ArraySpec, first: int, *, sliced: bool) -> tuple[ChunkFile | None, ...]:
-    """Files of consecutive chunks; None: left out, only in a slice."""
-    return tuple(
-        None if entry is None and sliced else chunk_file(entry, spec, first + i) for i, entry in enumerate(entries)
-    )
+def _chunk_files(entries: Any, spec: ArraySpec, first: int) -> tuple[ChunkFile, ...]:
+    """Files of consecutive chunks."""
+    return tuple(chunk_file(entry, spec, first + i) for i, entry in enumerate(entries))

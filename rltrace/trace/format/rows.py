@@ -291,7 +291,7 @@ class Segment:
     marks: tuple[tuple[int, int, int, int], ...]
     """(row, structure, values, marked), ascending, including the end of the segment."""
     files: tuple[ChunkFile, ...]
-    """Of ``rows`` and ``cells``; empty: left out of a slice."""
+    """Of ``rows`` and ``cells``."""
     link_notes: int = 0
     """Their number."""
 

@@ -489,7 +489,6 @@ class TensorOwner(IntEnum):
 
 LAUNCH_RECORD_TYPES: Final = {
     "launch": "format, created, id (drawn for each launch), and facts of it: command, cwd, host, options, …",
-    "slice": "first_step, end_step: this trace carries full rows of these steps only",
     "journals": "before exit; heads: [[process, size, digest], …], the end and the digest of the last frame of each"
     " process's journal (0 without a frame); starts: names of the files in starts",
     "exit": "time, and how the command ended",
@@ -520,17 +519,15 @@ RECORD_TYPES: Final = {
     "tables": "chunk: number of the first, entries: {table: entries so far}, files",
     "commit": "stream, segment (number of the chunk), first, rows, sections: cells of each kind, link_notes: number of"
     " notes on links (none: 0), marks: [[row, structure, values, marked], …], end: [structure, values, marked], files:"
-    " those of rows and cells; in a slice [] where the rows were left out",
+    " those of rows and cells",
     "steps": "first, steps (number of them), and either chunk and files, or rows: base64 of a chunk of just these",
     "series": "first, samples (number of them), and either chunk and files, or rows, as of steps",
     "value_request": "before the first of values: selectors, inputs (whether inputs are recorded), limit in bytes",
     "values": "before the commit of its rows: count rows of values/index, from chunk chunk on, in files; chunks of"
-    " values/bytes from bytes_chunk on in bytes_files, in a slice null for each that was left out; left_out: [{why,"
-    " stream, first, last, values, bytes}, …]",
+    " values/bytes from bytes_chunk on in bytes_files; left_out: [{why, stream, first, last, values, bytes}, …]",
     "activation_request": "before the first of activations: selectors, axes (null: all but the last), limit in bytes",
     "activations": "before the commit of its rows: calls, tensors, digests: of each of the three arrays count rows,"
-    " from chunk chunk on, in files, in a slice null for each file of digests that was left out;"
-    " left_out: as of values",
+    " from chunk chunk on, in files; left_out: as of values",
     "launches": "after the commit of its rows: stream, first, rows, ids: base64 of a chunk of uint32, for each row the"
     " id in table kernels of what it launched (0: no more is known than its row says); unknown: [[why, stream, first,"
     " rows], …]; strays: [[name, what launched it, times], …] of what was launched for no row",

@@ -29,10 +29,6 @@ from rltrace.trace.read.chunks import Counter, check_sizes, read_chunk, read_row
 INCONSISTENT = "its description is inconsistent"
 
 
-class NotInSliceError(Exception):
-    """The digests of activation rows are not in this slice."""
-
-
 class ActivationArrays:
     """The arrays in ``activations`` of one process, as far as they can be read."""
 
@@ -53,9 +49,8 @@ class ActivationArrays:
 
     @property
     def files(self) -> Iterator[ChunkFile]:
-        """All chunks, but for those left out of a slice."""
-        arrays = (array for part in self._parts for _, array in part.arrays)
-        return (file for array in arrays for file in array.files if file is not None)
+        """All chunks."""
+        return (file for part in self._parts for _, array in part.arrays for file in array.files)
 
     @cached_property
     def calls(self) -> NDArray[np.uint64]:
@@ -93,14 +88,14 @@ class ActivationArrays:
         return found
 
     def _array(self, spec: ArraySpec, parts: Sequence[ArrayPart]) -> NDArray[np.uint64]:
-        """The readable rows of an array, shape [n, columns]; slices have it in full."""
+        """The readable rows of an array, shape [n, columns]."""
         return read_rows(self._folder, self._base, spec, parts, self.counter, self._lose)
 
     def _lose(self, why: str) -> None:
         self._report(f"{why}; the activation rows that it describes are lost")
 
     def digests(self, offset: int, count: int) -> NDArray[np.uint64]:
-        """``count`` digests from ``offset`` on, or as many as there are. Raises UnreadableError, NotInSliceError."""
+        """``count`` digests from ``offset`` on, or as many as there are. Raises UnreadableError."""
         first, stop = offset // DIGEST_CHUNK, -(-(offset + count) // DIGEST_CHUNK)
         if not count:
             return np.zeros(0, np.uint64)
@@ -110,8 +105,8 @@ class ActivationArrays:
         return found[start : start + count]
 
     @cached_property
-    def _digest_files(self) -> Mapping[int, tuple[ChunkFile | None, int]]:
-        """Chunks of ``activations/digests`` by number (None: left out of a slice), with their number of digests."""
+    def _digest_files(self) -> Mapping[int, tuple[ChunkFile, int]]:
+        """Chunks of ``activations/digests`` by number, with their number of digests."""
         return {
             part.digests.chunk + i: (file, min(DIGEST_CHUNK, part.digests.count - i * DIGEST_CHUNK))
             for part in self._parts
@@ -124,8 +119,6 @@ class ActivationArrays:
             if number not in self._digest_files:
                 raise UnreadableError(f"chunk {number} of {ACTIVATION_DIGESTS.name}, which it needs, is missing")
             file, count = self._digest_files[number]
-            if file is None:
-                raise NotInSliceError
             try:
                 chunk = read_chunk(self._folder, self._base, ACTIVATION_DIGESTS, file, self.counter)
             except UnreadableError as error:
@@ -155,8 +148,6 @@ class Activations:
         """None: none."""
         self.left_out: tuple[LeftOut, ...] = tuple(entry for part in parts for entry in part.left_out)
         """Requested tensors whose activation rows were not recorded, in the order of recording."""
-        self.unread = 0
-        """Number of calls and ops that could not be read so far: damaged, or not in this slice."""
         self._base = base
         self._parts = parts
         self._tables = tables
@@ -214,7 +205,7 @@ class Activations:
 
     @property
     def files(self) -> Iterator[ChunkFile]:
-        """All chunks, but for those left out of a slice."""
+        """All chunks."""
         return self._arrays.files
 
     def read_all(self, streams: Sequence[int]) -> int:
@@ -227,38 +218,6 @@ class Activations:
             if stream not in streams:
                 self._report(f"activation rows of stream {stream} of {self._base}: there is no such stream")
         return sum(len(self.calls(stream)) + len(self.ops(stream)) for stream in streams)
-
-    def digest_chunks_of(self, selects: Callable[[int, int, int], bool]) -> tuple[set[int], NDArray[np.uint64]]:
-        """The chunk numbers of ``activations/digests`` and the digests of the tensors of selected calls and ops.
-
-        ``selects(stream, first row, stop)``: whether calls and ops with these rows are selected.
-        """
-        spans = {
-            (TensorOwner.CALL, *row[:2]): (row[2], max(row[3], row[2] + 1))
-            for row in self._arrays.calls[
-                :,
-                [
-                    ModuleCallColumn.STREAM,
-                    ModuleCallColumn.NUMBER,
-                    ModuleCallColumn.FIRST_ROW,
-                    ModuleCallColumn.END_ROW,
-                ],
-            ].tolist()
-        }
-        chunks: set[int] = set()
-        wholes = []
-        for row in self._arrays.tensors.tolist():
-            stream, number = row[ActivationColumn.STREAM], row[ActivationColumn.NUMBER]
-            span = (
-                (number, number + 1)
-                if row[ActivationColumn.OWNER] == TensorOwner.OP
-                else spans.get((TensorOwner.CALL, stream, number))
-            )
-            if span is not None and selects(stream, *span):
-                first, stop = row[ActivationColumn.OFFSET], row[ActivationColumn.OFFSET] + row[ActivationColumn.COUNT]
-                chunks.update(range(first // DIGEST_CHUNK, -(-stop // DIGEST_CHUNK)))
-                wholes.append(row[ActivationColumn.WHOLE])
-        return chunks, np.array(wholes, np.uint64)
 
     # --- one call, one op ---------------------------------------------------------------------------------------------
 
@@ -312,14 +271,12 @@ class Activations:
             if len(rows) != expected or any(row[ActivationColumn.TENSORS] != expected for row in rows):
                 raise UnreadableError(f"{expected} tensors of it were recorded, but {len(rows)} can be read")
             return tuple(map(self._tensor, rows))
-        except NotInSliceError:
-            self.unread += 1
         except UnreadableError as error:
             self._report_lost(owner, stream, number, error)
         return None
 
     def _tensor(self, row: list[int]) -> ActivationRows:
-        """One tensor. Raises UnreadableError, NotInSliceError."""
+        """One tensor. Raises UnreadableError."""
         payload: Any = self._payload("layouts", row[ActivationColumn.LAYOUT])
         dtype, shape = payload[0], payload[1]
         if row[ActivationColumn.PART] not in (Part.INPUT, Part.OUTPUT):
@@ -343,7 +300,6 @@ class Activations:
 
     def _report_lost(self, owner: TensorOwner, stream: int, number: int, error: Exception) -> None:
         what = f"call {number}" if owner is TensorOwner.CALL else f"row {number}"
-        self.unread += 1
         self._report(f"activation rows of {what} of stream {stream} of {self._base} cannot be read: {error}")
 
     # --- tables -------------------------------------------------------------------------------------------------------

@@ -62,15 +62,11 @@ def read_rows(
     counter: Counter,
     lost: Callable[[str], None],
 ) -> NDArray[np.uint64]:
-    """The readable rows of these parts of a table, shape [n, columns]; ``lost`` gets a sentence for each other chunk.
-
-    No part has chunks that were left out of a slice.
-    """
+    """The readable rows of these parts of a table, shape [n, columns]; ``lost`` gets a sentence for each other."""
     found = [np.zeros((0, spec.chunk[1]), np.uint64)]
-    read_ahead(folder, base, spec, [file for part in parts for file in part.files if file is not None])
+    read_ahead(folder, base, spec, [file for part in parts for file in part.files])
     for part in parts:
         for i, file in enumerate(part.files):
-            assert file is not None
             try:
                 rows = min(spec.chunk[0], part.count - i * spec.chunk[0])
                 found.append(read_chunk(folder, base, spec, file, counter)[:, :rows].T)

@@ -74,7 +74,7 @@ class JournalContent(ABC):
     _attempts: StoredAttempts
     _samples: Samples
 
-    def __init__(self, base: str, damage: list[str], *, sliced: bool) -> None:
+    def __init__(self, base: str, damage: list[str]) -> None:
         """``damage`` gets a sentence for each invalid record."""
         self.base = base
         """The folder of the process in the trace, ``processes/N``."""
@@ -124,7 +124,6 @@ class JournalContent(ABC):
         self._provisional = False
         """Whether that end holds only if no more rows follow."""
         self._damage = damage
-        self._sliced = sliced
 
     @property
     def name(self) -> str:
@@ -199,7 +198,7 @@ class JournalContent(ABC):
 
     def _read_commit(self, record: Record) -> None:
         stream = self._stream(number(record, "stream", MAX_STREAMS))
-        segment = parse_segment(record, sliced=self._sliced)
+        segment = parse_segment(record)
         last = stream.segments[-1].index if stream.segments else -1
         if segment.first < stream.rows or segment.index <= last:
             raise ValueError("its rows exist already")
@@ -224,13 +223,13 @@ class JournalContent(ABC):
         self.value_request = parse_value_request(record)
 
     def _read_values(self, record: Record) -> None:
-        add_values(self.value_parts, parse_values(record, sliced=self._sliced))
+        add_values(self.value_parts, parse_values(record))
 
     def _read_activation_request(self, record: Record) -> None:
         self.activation_request = parse_activation_request(record)
 
     def _read_activations(self, record: Record) -> None:
-        add_activations(self.activation_parts, parse_activations(record, sliced=self._sliced))
+        add_activations(self.activation_parts, parse_activations(record))
 
     def _read_shards(self, record: Record) -> None:
         self.shards.append(parse_shards(record))
@@ -299,16 +298,14 @@ class ProcessTrace(JournalContent):
         folder: TraceStore,
         base: str,
         journal: Journal,
-        slice_: str | None = None,
         library_reports: LibraryReports | None = None,
     ) -> None:
         self.other_holes: list[str] = list(journal.damage)
-        super().__init__(base, self.other_holes, sliced=slice_ is not None)
+        super().__init__(base, self.other_holes)
         self.library_reports = library_reports
         """Kernels that libraries reported; None: they were not queried."""
         self.journal = journal
         self._folder = folder
-        self._slice = slice_
         self.counter = Counter()
         self._attempts = StoredAttempts(folder, base, self.counter, self.other_holes, self._latest_end)
         self._samples = Samples(folder, base, self.counter, self.other_holes)
@@ -447,9 +444,7 @@ class ProcessTrace(JournalContent):
     def values(self) -> Values:
         """The recorded values; falsy where none were requested. Checks the sizes of their files."""
         layouts, parts = self.tables["layouts"], self.value_parts
-        found = Values(
-            self._folder, self.base, self.value_request, parts, layouts, self._slice, self.other_holes.append
-        )
+        found = Values(self._folder, self.base, self.value_request, parts, layouts, self.other_holes.append)
         found.check_sizes()
         return found
 
@@ -556,4 +551,4 @@ class ProcessTrace(JournalContent):
 
     def _new_stream(self, name: str, index: int) -> StreamTrace:
         finish = partial(self._with_kernels, index)
-        return StreamTrace(name, index, self._folder, self.base, lambda: self._stored, self._slice, finish)
+        return StreamTrace(name, index, self._folder, self.base, lambda: self._stored, finish)

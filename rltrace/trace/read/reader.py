@@ -35,7 +35,7 @@ from rltrace.trace.format.journal import (
 )
 from rltrace.trace.format.location import Location, TraceURL, parse_location
 from rltrace.trace.format.process_start import MAX_START_BYTES, STARTS, is_alive, parse_start
-from rltrace.trace.format.records import check_launch, check_slice, number
+from rltrace.trace.format.records import check_launch, number
 from rltrace.trace.format.root import JOURNAL, KILLED, LEFT_OUT, NEVER_RECORDED, NODES, PROCESSES, RUNNING, name_file
 from rltrace.trace.format.rows import Segment
 from rltrace.trace.format.schema import FORMAT, OLDEST, has_iterations
@@ -88,8 +88,6 @@ class Trace:
         """The launch record: command, options, host and time."""
         self.exit: Record | None = None
         """How the launch ended; None: not recorded."""
-        self.slice: Record | None = None
-        """The steps of a slice ("first_step", "end_step"); None: this is not a slice."""
         self.journal = journal
         self.folder = folder
         self.nodes: tuple[Trace, ...] = ()
@@ -197,9 +195,6 @@ class Trace:
                 case "launch":
                     check_launch(record)
                     self.launch = self.launch or record
-                case "slice":
-                    check_slice(record)
-                    self.slice = record
                 case "journals":
                     self._heads = parse_heads(record)
                 case "exit":
@@ -294,11 +289,7 @@ class Trace:
             wrong = lost_records(head, journal)
         if wrong:
             journal.damage.append(f"{base}/{JOURNAL} {wrong}")
-        left_out = None
-        if self.slice:
-            steps = f"{self.slice.get('first_step')}:{self.slice.get('end_step')}"
-            left_out = f"are not in this slice, which carries steps {steps}"
-        process = ProcessTrace(self.folder, base, journal, left_out, self._library_reports.get(number))
+        process = ProcessTrace(self.folder, base, journal, self._library_reports.get(number))
         failure = self._failure(process.token) if process.token is not None and process.state == KILLED else None
         if failure is not None:
             process.mark_failed(failure)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from rltrace.errors import HoleError, LeftOutError
+from rltrace.errors import HoleError
 from rltrace.trace.format.arrays import CELLS, ROWS, ArraySpec
 from rltrace.trace.format.files import TraceStore, UnreadableError
 from rltrace.trace.format.interleaving import Run
@@ -53,7 +53,6 @@ class StreamTrace:
         folder: TraceStore,
         base: str,
         tables: Callable[[], Mapping[str, Table]],
-        slice_: str | None,
         finish: Callable[[Rows], Rows] = lambda rows: rows,
     ) -> None:
         """``finish`` adds to rows the facts recorded outside their arrays."""
@@ -75,18 +74,12 @@ class StreamTrace:
         self._base = base
         self._tables = tables
         self._finish = finish
-        self._slice = slice_
         self._cache: OrderedDict[int, Rows] = OrderedDict()
 
     @property
     def rows(self) -> int:
         """Number of rows in the journal, holes included."""
         return max(self.segments[-1].stop if self.segments else 0, self._lost_end)
-
-    @property
-    def left_out(self) -> list[tuple[int, int]]:
-        """(first row, rows) of the rows left out of a slice."""
-        return [(s.first, s.rows) for s in self.segments if not s.files]
 
     @cached_property
     def marks(self) -> NDArray[np.uint64]:
@@ -97,7 +90,7 @@ class StreamTrace:
         return np.array(marks, np.uint64)
 
     def read(self, start: int, stop: int) -> Rows:
-        """Rows ``start`` to ``stop``. Raises HoleError, or LeftOutError in a slice."""
+        """Rows ``start`` to ``stop``. Raises HoleError."""
         if not 0 <= start <= stop <= self.rows:
             raise ValueError(f"{self.name} has rows 0 to {self.rows}, not {start} to {stop}")
         parts = []
@@ -120,7 +113,7 @@ class StreamTrace:
 
     def read_ahead(self, segments: Iterable[Segment]) -> None:
         """These segments are read next."""
-        files = [segment.files for segment in segments if segment.files and segment.index not in self._cache]
+        files = [segment.files for segment in segments if segment.index not in self._cache]
         for place, spec in enumerate((ROWS, CELLS)):
             read_ahead(self._folder, self._base, spec, [both[place] for both in files])
 
@@ -135,8 +128,6 @@ class StreamTrace:
         if cached is not None:
             self._cache.move_to_end(segment.index)
             return cached
-        if not segment.files:
-            raise LeftOutError(self._where(segment, self._slice or "are not in this trace"))
         try:
             rows = self._decode(segment)
         except UnreadableError as error:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, seed_of
-from rltrace.errors import HoleError, LeftOutError
+from rltrace.errors import HoleError
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.arrays import VALUE_BYTES, VALUE_INDEX
 from rltrace.trace.format.files import TraceStore, UnreadableError
@@ -88,7 +88,6 @@ class Values:
         request: ValueRequest | None,
         parts: Sequence[ValuePart],
         layouts: Table,
-        left_out: str | None,
         report: Callable[[str], None],
     ) -> None:
         self.request = request
@@ -99,7 +98,6 @@ class Values:
         self._base = base
         self._parts = parts
         self._layouts = layouts
-        self._left_out = left_out
         self._report = cache(report)
         self._lost_index: list[str] = []
         self.counter = Counter()
@@ -143,8 +141,6 @@ class Values:
         for place in self._places(digest):
             try:
                 return self._read(self._stored[place].tolist())
-            except LeftOutError as error:
-                trouble = trouble or error
             except UnreadableError as error:
                 trouble = HoleError(f"value {digest:016x} of {self._base} cannot be read: {error}")
                 self._report(str(trouble))
@@ -199,7 +195,7 @@ class Values:
 
     def check_sizes(self) -> None:
         """Report chunks that are missing or of another length, without reading any."""
-        files = (file for part in self._parts for file in (*part.rows.files, *part.files) if file is not None)
+        files = (file for part in self._parts for file in (*part.rows.files, *part.files))
         check_sizes(self._folder, self._base, files, self._report)
 
     def read_all(self) -> int:
@@ -208,15 +204,9 @@ class Values:
         for entry in sorted(self._stored.tolist(), key=lambda entry: int(entry[ValueIndex.OFFSET])):
             try:
                 read.add(self._read(entry).digest)
-            except LeftOutError:
-                continue
             except UnreadableError as error:
                 self._report(f"value {entry[ValueIndex.DIGEST]:016x} of {self._base} cannot be read: {error}")
         return len(read)
-
-    def rows_of(self, digests: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Rows of the index with bytes of these values, duplicates included."""
-        return self._stored[np.isin(self._stored[:, ValueIndex.DIGEST], digests)]
 
     @cached_property
     def _stored(self) -> NDArray[np.uint64]:
@@ -231,7 +221,7 @@ class Values:
         return range(int(np.searchsorted(column, value)), int(np.searchsorted(column, value, side="right")))
 
     def _read(self, entry: list[int]) -> Value:
-        """The value of one row of the index. Raises UnreadableError, LeftOutError."""
+        """The value of one row of the index. Raises UnreadableError."""
         length = entry[ValueIndex.LENGTH]
         is_state = entry[ValueIndex.KIND] == ValueKind.GENERATOR
         dtype, shape = self._layout(entry[ValueIndex.LAYOUT]) if not is_state else (GENERATOR, (length,))
@@ -267,17 +257,14 @@ class Values:
         return joined.data.toreadonly()
 
     @cached_property
-    def _files(self) -> Mapping[int, ChunkFile | None]:
-        """Chunks of ``values/bytes`` by number; None: left out of a slice."""
+    def _files(self) -> Mapping[int, ChunkFile]:
+        """Chunks of ``values/bytes`` by number."""
         return {part.first_chunk + i: file for part in self._parts for i, file in enumerate(part.files)}
 
     def _file(self, number: int) -> ChunkFile:
         if number not in self._files:
             raise UnreadableError(f"chunk {number} of {self._base}/{VALUE_BYTES.name}, which it needs, is missing")
-        file = self._files[number]
-        if file is None:
-            raise LeftOutError(f"chunk {number} of {VALUE_BYTES.name} of {self._base} {self._left_out}")
-        return file
+        return self._files[number]
 
     def _chunk(self, file: ChunkFile, number: int) -> NDArray[np.uint8]:
         chunk = self._chunks.get(number)

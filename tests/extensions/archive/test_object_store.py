@@ -124,13 +124,10 @@ def test_verbs_read_the_same(
     assert found == expected
 
 
-def test_the_report_and_a_slice(server: WebServer, originals: Path, tmp_path: Path) -> None:
-    """A page is drawn of a URL and a folder; a slice of a URL is the slice of the folder."""
+def test_the_report(server: WebServer, originals: Path, tmp_path: Path) -> None:
+    """A page is drawn of a URL and a folder."""
     assert main(["report", server.url("a.zarr"), str(originals / "b.zarr"), "-o", str(tmp_path / "page.html")]) == 0
     assert server.url("a.zarr") in (tmp_path / "page.html").read_text()
-    for name, source in (("own", str(originals / "a.zarr")), ("far", server.url("a.zarr"))):
-        assert main(["slice", source, "--steps", "1:2", "-o", str(tmp_path / name)]) == 0
-    assert content(open_trace(tmp_path / "far")) == content(open_trace(tmp_path / "own"))
 
 
 def test_chunks_are_kept(server: WebServer, originals: Path, cache: Path) -> None:
@@ -405,7 +402,7 @@ def test_no_secret_is_written(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A password, a signature and a key reach the server, and no output, error, page, slice or cache."""
+    """A password, a signature and a key reach the server, and no output, error, page or cache."""
     monkeypatch.setattr(object_store, "RETRIES", {"max_retries": 0})
     monkeypatch.setenv("RLTRACE_DEBUG", "1")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", HIDDEN)
@@ -416,13 +413,12 @@ def test_no_secret_is_written(
     spoil(server.folder / "b.zarr" / CHUNK, "flipped")
     server.faults[f"b.zarr/{JOURNAL}"] = ["", "500"]
     a, b, c = (server.url(f"{name}.zarr", f"user:{HIDDEN}@", f"?sig={HIDDEN}#{HIDDEN}") for name in "abc")
-    pair = ["slice", a, "--steps", "1:2", "-o", str(tmp_path / "own.zarr")]
     for words in (
         *([verb, a, "--format", "json"] for verb in ("info", "ops", "verify", "series")),
         *([verb, a] for verb in ("info", "ops", "verify", "series", "show")),
         *(["info", url] for url in (b, c, f"http://user:{HIDDEN}@127.0.0.1:1/a.zarr?{HIDDEN}", f"ftp://{HIDDEN}@h/a")),
         *(["diff", a, url, "--format", form] for url in (b, str(originals / "b.zarr")) for form in ("text", "json")),
-        *(["record", "--against", a, "--", "true"], ["diff", a, a], pair),
+        *(["record", "--against", a, "--", "true"], ["diff", a, a]),
         *(["report", a, str(originals / "b.zarr"), "-o", str(tmp_path / f"page.{end}")] for end in ("md", "html")),
         *(["info", "s3://traces/a.zarr"], ["diff", "s3://traces/a.zarr", a]),
     ):

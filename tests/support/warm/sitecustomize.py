@@ -50,7 +50,7 @@ _script = os.fspath(sys.orig_argv[-1])
 
 RLTRACE = os.path.join(os.path.dirname(sys.executable), "rltrace")  # noqa: PTH118, PTH120
 
-SPARES = {"record": 1, "replay": 1, "rerun": 1, "info": 0, "diff": 0, "verify": 0, "ops": 0, "series": 0, "slice": 0}
+SPARES = {"record": 1, "replay": 1, "rerun": 1, "info": 0, "diff": 0, "verify": 0, "ops": 0, "series": 0}
 """How many processes a verb starts at most that are worth a spare; of others ``MANY``."""
 
 MANY = 16

@@ -1,1 +1,0 @@
-"""Tools over whole traces: verification and slices."""
