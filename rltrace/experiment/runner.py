@@ -21,7 +21,7 @@ from threading import Lock
 from typing import NoReturn
 
 from rltrace.errors import RecordError
-from rltrace.experiment.workdir_copy import copy_folder, replace_files
+from rltrace.experiment.workdir_copy import copy_folder
 from rltrace.launch.command import ORIGIN
 from rltrace.launch.run import signal_name
 from rltrace.recorder.base.options import OPTIONS
@@ -55,8 +55,6 @@ class RunRequest:
     """``("replay", trace)`` where values are injected."""
     environment: Mapping[str, str] | None = None
     """All its variables; None: those of the runner."""
-    commit: str | None = None
-    """Whose files replace those of the copy; None: it is a copy of the folder as it is."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +124,6 @@ class Runner:
             return self._record(job, job.origin)
         try:
             copy_folder(job.origin, job.copy, job.shared, job.without)
-            if job.commit is not None:
-                replace_files(job.copy, job.origin, job.commit)
             return self._record(job, job.copy)
         finally:
             shutil.rmtree(job.copy, ignore_errors=True)

@@ -5,16 +5,13 @@ Owns what is copied, shared by a link, or left out. Never changes the folder tha
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import stat
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from rltrace.errors import UsageError
-from rltrace.launch.command import git
 from rltrace.trace.format.root import is_trace
 
 MAX_COPIED = 2 << 30
@@ -60,26 +57,6 @@ def copy_folder(folder: Path, target: Path, shared: tuple[str, ...] = (), withou
             (target / entry.name).symlink_to(source.absolute())
         else:
             _copy(source, target / entry.name, folder.resolve(), without)
-
-
-def replace_files(copy: Path, folder: Path, commit: str) -> None:
-    """Replace the files of ``copy``, a copy of ``folder``, by those that git has of the folder in ``commit``.
-
-    Files that the commit does not have stay, and so does what lies behind a link, which may lead out of the copy.
-    """
-    archive = git(folder, "archive", "--format=tar", commit)
-    if archive is None:
-        raise UsageError(f"git cannot read the files of commit {commit} in {folder}")
-    root = copy.resolve()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        for member in filter(tarfile.TarInfo.isfile, files):
-            target, content = root / member.name, files.extractfile(member)
-            if content is None or target.parent.resolve() != target.parent or target.is_symlink():
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)
-            target.write_bytes(content.read())
-            target.chmod(member.mode & 0o777)
 
 
 def _copy(source: Path, target: Path, root: Path, without: Path | None) -> None:

@@ -202,15 +202,3 @@ def _dirty(folder: Path) -> bool | None:
     status = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
     changed = git(folder, *status, timeout=GIT_SECONDS)
     return None if changed is None else bool(changed.strip())
-
-
-def commit_with(file: Path, folder: Path) -> str | None:
-    """The commit that gave ``file`` its present content, else the present commit; None where ``folder`` is in no
-    repository, or has all other files as they are in that commit."""
-    name = os.path.relpath(file, folder)
-    wrote = (git(folder, "log", "-1", "--format=%H", "--", name) or b"").decode().strip()
-    if not wrote or git(folder, "show", f"{wrote}:./{name}") != file.read_bytes():
-        wrote = (git(folder, "rev-parse", "HEAD") or b"").decode().strip()
-    if not wrote or git(folder, "diff", "--quiet", wrote, "--", ".", f":(exclude){name}") is not None:
-        return None
-    return wrote

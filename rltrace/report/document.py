@@ -6,7 +6,7 @@ docs/internals/glossary.md. The drawings choose nothing, and may fold or shorten
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from rltrace.diff.base.model import Pair, Verdict
@@ -118,12 +118,6 @@ class Document:
     @property
     def rest(self) -> tuple[Section, ...]:
         return self.sections[len(self.findings) :]
-
-    def nested(self, name: str, title: str) -> tuple[Section, ...]:
-        """Its content as sections of another document."""
-        about = ": ".join(filter(None, (self.headline, self.place or self.scope)))
-        head = Section(name, title, (about, *self.lead), self.facts)
-        return (head, *(replace(section, name=f"{name}-{section.name}") for section in self.sections))
 
     def named(self, *names: str) -> tuple[Section, ...]:
         """The sections with these names, in this order."""

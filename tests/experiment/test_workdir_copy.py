@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from rltrace.errors import UsageError
 from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
 from rltrace.experiment.confirm.steps_covered import StepsCovered
 from rltrace.experiment.runner import Runner
-from rltrace.experiment.workdir_copy import check_extent, copy_folder, extent_of, replace_files
+from rltrace.experiment.workdir_copy import check_extent, copy_folder, extent_of
 
 
 @pytest.fixture
@@ -115,30 +113,3 @@ def test_a_shared_name_that_is_not_there(project: Path) -> None:
     """Sharing what does not exist is an error, before anything is copied."""
     with pytest.raises(UsageError, match="--share dta"):
         check_extent(project, ("dta",), None)
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_the_files_of_a_commit(tmp_path: Path) -> None:
-    """They replace those of the copy; what a link leads to, which may be an original, is not written."""
-    folder, copy, outside = tmp_path / "folder", tmp_path / "copy", tmp_path / "outside"
-    for path in (folder / "data" / "x", folder / "package" / "a.py", folder / "gone.py", outside / "y"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("old")
-    (folder / "run.sh").write_text("old")
-    (folder / "run.sh").chmod(0o755)
-    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "old"]):
-        subprocess.run(["git", *words], cwd=folder, check=True)
-    for path in (folder / "data" / "x", folder / "package" / "a.py", folder / "new.py"):
-        path.write_text("new")
-    (folder / "gone.py").unlink()
-    (folder / "gone.py").symlink_to(outside / "y")
-    copy_folder(folder, copy, ("data",))
-    replace_files(copy, folder, "HEAD")
-    assert [(copy / name).read_text() for name in ("package/a.py", "new.py", "run.sh")] == ["old", "new", "old"]
-    assert (copy / "run.sh").stat().st_mode & 0o100
-    assert [path.read_text() for path in (folder / "data" / "x", outside / "y")] == ["new", "old"]
-    (outside / "y").write_text("kept")
-    replace_files(copy, folder, "HEAD")
-    assert (outside / "y").read_text() == "kept" and (copy / "gone.py").is_symlink()
-    with pytest.raises(UsageError, match="git cannot read the files of commit nonsense"):
-        replace_files(copy, folder, "nonsense")

@@ -1,7 +1,7 @@
 """A lock: the digests of every optimizer step of a run and the facts that select its kernels, as text to commit.
 
 Owns the file (TOML, one line a step) and the comparison of two locks, one of which usually is that of a recording made
-just now. Runs nothing; imports no torch. ``lock_check.py`` finds the op behind a step that differs.
+just now. Runs nothing; imports no torch. ``lock_check.py`` runs a program against its lock.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def command(arguments: LockArguments) -> int:
     """Run CMD once and write its lock: the digests of every optimizer step, some 20 bytes each, and the packages,
     settings and source files that it ran with. The file is text, for version control.
 
-    With --check a later run is compared with a lock, and where a step differs the op is named.
+    With --check a later run is compared with a lock: the step that differs is named, and how its op is found.
 
     A run works in a copy of the current folder, as those of rltrace check do. Ends with 0, or 2 on trouble: a program
     that fails is not locked. With --check: 0 if every step is equal, 1 if one is not, 3 if it is undecided.
@@ -106,14 +106,14 @@ def _check(lock: Path, arguments: LockArguments) -> int:
     if arguments.output is not None:
         raise UsageError("--check writes no lock: leave out -o, or replace the lock with --update")
     read_lock(lock)  # raises before anything is made
-    command, update, quiet = arguments.command, arguments.update, arguments.quiet
+    command = arguments.command
     with _work_folder(arguments.work, command) as folder:
         plan = LockPlan(command, lock, Path.cwd(), folder, arguments.until, arguments.share, arguments.in_place)
-        checked = check_lock(plan, (lambda text: None) if quiet else narrate, update=update)
+        checked = check_lock(plan, update=arguments.update)
         if arguments.work is None and (checked.agrees or checked.updated):
             shutil.rmtree(folder)
     differs = ExitCode.UNDECIDED if checked.agrees is None else ExitCode.DIVERGED
-    status = ExitCode.IDENTICAL if checked.agrees or (update and checked.agrees is not None) else differs
+    status = ExitCode.IDENTICAL if checked.agrees or (arguments.update and checked.agrees is not None) else differs
     emit_result(
         arguments.form,
         arguments.brief,
@@ -126,13 +126,11 @@ def _check(lock: Path, arguments: LockArguments) -> int:
 
 
 def _brief(checked: LockCheck, status: int) -> Brief:
-    """The op where it was found, else the step that left the lock."""
-    from rltrace.report.brief import Brief, brief_finding, fitted, next_commands
+    from rltrace.report.brief import Brief, fitted, next_commands
 
     found = checked.comparison
     why = f"{found.why}. {checked.explanation}" if checked.explanation else found.why
-    finding = None if checked.ops is None else brief_finding(checked.ops.shown)
-    return fitted(Brief("lock", found.verdict, status, why, finding, next=next_commands(checked.advice)))
+    return fitted(Brief("lock", found.verdict, status, why, next=next_commands(checked.advice)))
 
 
 @contextmanager

@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING
 
 from rltrace.diff.base.model import NamedDifference, Pair, Verdict
 from rltrace.diff.system_facts import selects_kernels
-from rltrace.report.diff import headline, verdict_document
+from rltrace.report.diff import headline
 from rltrace.report.document import Code, Document, Fact, Form, Section
 from rltrace.wording import counted, sentences
 
 if TYPE_CHECKING:
     from rltrace.extensions.regression.lock_check import LockCheck
 
-OPS = "The op: A ran as it was locked, B as it is now"
-
 
 def lock_document(checked: LockCheck) -> Document:
-    """Where the run diverges from its lock, what differs, the reason as far as it is known, and the op."""
+    """Where the run diverges from its lock, what differs, and the reason as far as it is known."""
     found, first = checked.comparison, checked.comparison.first
     where = "" if first is None else f"step {first.step:,} of {first.process} ({first.optimizer}), "
     moved = (f"{checked.lock} was written anew, with {counted(len(found.system), 'fact')} that moved.",)
@@ -25,7 +23,6 @@ def lock_document(checked: LockCheck) -> Document:
     sections = (
         _system(checked),
         Section("reason", "Reason", sentences(checked.explanation)),
-        *(() if checked.ops is None else verdict_document(checked.ops).nested("ops", OPS)),
         Section("next", "Next", commands=checked.advice),
     )
     return Document(

@@ -22,7 +22,6 @@ import rltrace
 from rltrace.command_lines import line
 from rltrace.diff.base.model import Comparison, Verdict
 from rltrace.diff.compare import compare
-from rltrace.experiment.rerun_command import MACHINE
 from rltrace.extension import extensions
 from rltrace.extensions.regression.lock import Lock, compare_locks, lock_of, read_lock, write_lock
 from rltrace.extensions.regression.lock_check import LockCheck
@@ -86,9 +85,8 @@ class RecordedRuns:
         if comparison.agrees:
             return None
         self._diverged = True
-        machine = tuple(fact for fact in comparison.system if fact.name in MACHINE)
         again = line("lock", "--check", path, "--", *command)
-        text = document_text(lock_document(LockCheck(path, comparison, 0, machine=machine, advice=(again,))))
+        text = document_text(lock_document(LockCheck(path, comparison, 0, advice=(again,))))
         return f"{text}\n\nThis run\n  {self._trace(1)}"
 
     def write_lock(self, path: Path, command: tuple[str, ...]) -> None:
