@@ -54,7 +54,7 @@ class LockPlan:
 class LockCheck:
     """What a program computed, compared with its lock."""
 
-    SCHEMA: ClassVar = "rltrace.lock/2"
+    SCHEMA: ClassVar = "rltrace.lock/1"
     COMPUTED: ClassVar = ("agrees", "machine")
 
     lock: Path
