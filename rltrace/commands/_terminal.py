@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rltrace.diff import Comparison
@@ -23,20 +22,17 @@ def can_open() -> bool:
     return has_terminal and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
-def show_diff(
-    a: Location, b: Location, *, strict: bool, starts: Pair[int] | None = None, confirm: Path | None = None
-) -> Comparison | None:
+def show_diff(a: Location, b: Location, *, strict: bool, starts: Pair[int] | None = None) -> Comparison | None:
     """Open the interface on two traces; None if it was left before the verdict. Raises the errors of the comparison.
 
-    ``starts``: as of ``compare``. ``confirm``: the outcome of an experiment on them; by default the one next to
-    trace B, if any.
+    ``starts``: as of ``compare``.
     """
     from rltrace.trace.read.reader import open_trace
     from rltrace_tui.diff_app import DiffApp
 
     for path in (a, b):
         open_trace(path)  # an unreadable trace is an error message, not a screen
-    app = DiffApp(a, b, strict=strict, starts=starts, confirm=confirm)
+    app = DiffApp(a, b, strict=strict, starts=starts)
     comparison = app.run()
     if comparison is None and app.failure is not None:
         raise app.failure

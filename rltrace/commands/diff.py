@@ -53,9 +53,9 @@ def command(arguments: DiffArguments) -> int:
     Ends with 0 if the two computed the same (with --strict: ran the same ops in the same order, too), 1 if they
     diverged, 2 if they cannot be compared, 3 if it is undecided: a trace is unfinished or damaged.
 
-    In a terminal, the result opens in the terminal interface; with --format or --no-tui, or where the output is
-    redirected, it is printed. A run that was resumed from a checkpoint of the other is recognized by the parameters it
-    begins with; else name its step.
+    In a terminal, the result opens in the terminal interface; with --format, --confirm or --no-tui, or where the output
+    is redirected, it is printed. A run that was resumed from a checkpoint of the other is recognized by the parameters
+    it begins with; else name its step.
 
     \b
       rltrace diff a.zarr b.zarr
@@ -73,8 +73,9 @@ def command(arguments: DiffArguments) -> int:
     from rltrace.commands._terminal import can_open, show_diff
 
     a, b = traces
-    if can_open() and not (arguments.no_tui or arguments.brief or is_given("form")):
-        comparison = show_diff(a, b, strict=arguments.strict, starts=arguments.starts, confirm=arguments.confirm)
+    is_printed = arguments.no_tui or arguments.brief or arguments.confirm is not None or is_given("form")
+    if can_open() and not is_printed:
+        comparison = show_diff(a, b, strict=arguments.strict, starts=arguments.starts)
         return ExitCode.INTERRUPTED if comparison is None else _status(comparison)
     return _print(a, b, arguments)
 

@@ -105,8 +105,6 @@ class OriginClass:
     """Its label in A, as ``rltrace replay --kinds`` takes it."""
     kinds_b: tuple[str, ...] = ()
     """Labels of the same ops in B."""
-    row_in_a: int | None = None
-    """Row of the first of them in trace A, where A0 has other steps; None: A has no ops of these steps."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """As at a terminal: what the interface was opened on. It is left with the comparison."""
     asked: list[object] = []
 
-    def show(a: Path, b: Path, *, strict: bool, starts: Pair[int] | None, confirm: Path | None) -> Comparison:
+    def show(a: Path, b: Path, *, strict: bool, starts: Pair[int] | None) -> Comparison:
         asked.append((a, b, strict))
         return compare(a, b, CompareOptions(strict=strict))
 
@@ -52,6 +52,8 @@ def test_report_on_request(
     """--no-tui and --format print, at a terminal too."""
     assert main(["diff", *map(str, traces), *option]) == 1
     assert opened == [] and "diverged" in capsys.readouterr().out.lower()
+    assert main(["diff", *map(str, traces), "--confirm", "none.json"]) == 2
+    assert opened == []
 
 
 @pytest.mark.parametrize("option", [["--no-tui"], ["--format", "text"], ["--format", "json"], []])

@@ -1,4 +1,4 @@
-"""What an experiment judges: ops of a control in the trace that it repeats, and the steps it covers alone."""
+"""What an experiment judges: the steps it covers alone."""
 
 from __future__ import annotations
 
@@ -6,65 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from recorded import Recorded
 
 import rltrace
 from rltrace.diff.compare import compare
-from rltrace.experiment.confirm.arms import row_in, state_difference
+from rltrace.experiment.confirm.arms import state_difference
 from rltrace.experiment.confirm.steps_covered import StepsCovered, agrees
-from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import Trace, open_trace
-
-STEPS = 6
-
-
-def made(path: Path, first: int, end: int) -> Trace:
-    """A run of six steps of three ops each, of which these are recorded op by op."""
-    builder = TraceBuilder(path)
-    for step in range(STEPS):
-        for nth in range(3 if first <= step < end else 0):
-            builder.op("aten.mm.default", outputs=[f"{step}.{nth}"])
-        builder.end_step()
-    return open_trace(builder.finish())
-
-
-@pytest.mark.parametrize(
-    ("a", "control", "step", "row", "found"),
-    [
-        ((0, STEPS), (0, STEPS), 0, 4, 4),
-        ((0, STEPS), (3, 5), 3, 0, 9),
-        ((0, STEPS), (3, 5), 3, 4, 13),
-        ((2, STEPS), (3, 5), 3, 4, 7),
-        ((3, 4), (3, 5), 3, 2, 2),
-        ((3, 4), (3, 5), 3, 4, None),  # of a step that A does not hold
-        ((0, 0), (3, 5), 3, 0, None),  # A has no ops
-    ],
-)
-def test_row(
-    tmp_path: Path, a: tuple[int, int], control: tuple[int, int], step: int, row: int, found: int | None
-) -> None:
-    """By the step at which the control's window begins; no row where A has none there."""
-    traces = made(tmp_path / "a.zarr", *a), made(tmp_path / "a0.zarr", *control)
-    assert row_in(*traces, "rank0/main", row, step) == found
-    assert row_in(*traces, "rank0/main/thread:other", row, step) is None
-
-
-def test_rows_that_show_what_a_window_began_with(tmp_path: Path) -> None:
-    """They are no ops of the program, and the run that was recorded whole has none of them."""
-    for name, steps in (("a.zarr", None), ("a0.zarr", (2, 4))):
-        torch.manual_seed(0)
-        weight = torch.nn.Parameter(torch.ones(3))
-        optimizer = torch.optim.SGD([weight], lr=0.5)
-        with rltrace.record(tmp_path / name, steps=steps):
-            for _ in range(4):
-                (weight * torch.rand(3)).sum().backward()
-                optimizer.step()
-    whole, window = Recorded(tmp_path / "a.zarr"), Recorded(tmp_path / "a0.zarr")
-    drawn = [row.index for row in window.rows if row.name == "rand"]
-    found = [row_in(whole.trace, window.trace, whole.stream.name, row, 2) for row in drawn]
-    assert found == [row.index for row in whole.rows if row.name == "rand"][2:]
-    assert row_in(whole.trace, window.trace, whole.stream.name, 0, 2) is None
-
 
 APART = 2
 """The step in which the second of two runs computes something else."""

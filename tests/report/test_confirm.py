@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parent / "golden"
 KERNELS = Pair("ATen AVX512, 2 threads", "ATen DEFAULT, 2 threads")
 SITE = Site("train.py", 9, "update", "loss.backward(); optimizer.step()")
 NEEDED = OriginClass(
-    "aten.lerp_.Scalar", KERNELS, SITE, 4, 0.5, True, "rank0/main", 1141, 40, 751, 5.4e-05, ("result",), row_in_a=91_141
+    "aten.lerp_.Scalar", KERNELS, SITE, 4, 0.5, True, "rank0/main", 1141, 40, 751, 5.4e-05, ("result",)
 )
 OUTSIDE = OriginClass(
     "aten.copy_.default",

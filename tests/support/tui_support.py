@@ -10,40 +10,12 @@ from typing import Any, TypeVar
 from programs import Do
 from textual.pilot import Pilot
 
-from rltrace.diff.base.model import Pair
-from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
-from rltrace.trace.read.names import Site
 from rltrace_tui.base import BaseApp
 
 App = TypeVar("App", bound=BaseApp[Any])
 
 OTHER = (("library", "ATen"), ("isa", "AVX512"), ("threads", 4))
 """Another kernel than the one that the programs of the tests run on."""
-
-
-OUTCOME = ExperimentResult(
-    Outcome.CONFIRMED,
-    "all four arms came out as a cause would have it",
-    "a.zarr",
-    "b.zarr",
-    1,
-    3,
-    (
-        Arm(ArmName.A0, ArmState.AS_EXPECTED, "A again, unchanged", "matches A"),
-        Arm(ArmName.B0, ArmState.AS_EXPECTED, "B again, unchanged", "differs at op 25, as before"),
-        Arm(ArmName.B_FROM_A, ArmState.AS_EXPECTED, "B with A's values at 1 op", "matches A to the end of step 2"),
-        Arm(ArmName.A_FROM_B, ArmState.AS_EXPECTED, "A with B's values there", "matches B to the end of step 2"),
-    ),
-    (
-        OriginClass(
-            "aten.mm.default", Pair("ATen AVX2", "ATen AVX512"), Site("train.py", 20, "train", "x = w1 @ o"),
-            3, 0.75, True, "rank0/main", 4, 1, 3, 1e-7, row_in_a=25,
-        ),
-        OriginClass("aten.sub.Tensor", Pair(None, None), None, 1, 0.25, False, "rank0/main", None, None),
-    ),
-    trials=4,
-)  # fmt: skip
-"""What an experiment on two traces that diverge may come to."""
 
 
 def other_kernel(program: Sequence[Do], name: str, nth: int = 0) -> list[Do]:

@@ -129,7 +129,7 @@ async def test_an_op_among_its_neighbours_before_the_list_was_seen(diverged: Run
         shown = app.work.shown
         assert app.screen is app.ops and shown is not None
         assert app.ops.list.line.a == shown.a_index
-        await press(pilot, app, "1", "4", "2")
+        await press(pilot, app, "1", "2")
         assert app.screen is app.ops and app.failure is None
 
 
@@ -175,7 +175,7 @@ async def test_the_op_under_the_cursor_is_previewed_where_there_is_room(diverged
 async def test_every_key_has_an_id_and_says_what_it_does(diverged: Runs) -> None:
     """On every screen, each binding of ours has an id, by which a keymap can move it, and a tooltip."""
     async with at_terminal(DiffApp(*diverged)) as (pilot, app):
-        for key in ("1", "2", "3", "4", "question_mark"):
+        for key in ("1", "2", "3", "question_mark"):
             await press(pilot, app, key)
             nodes = [app, app.screen, *app.screen.query("OpList"), *app.screen.query("Prompt")]
             own = [kind for node in nodes for kind in type(node).__mro__ if "rltrace" in kind.__module__]

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from programs import Machine, training
 from textual.pilot import Pilot
-from tui_support import OUTCOME, at_terminal, other_kernel, press, screen_text, settled
+from tui_support import at_terminal, other_kernel, press, screen_text, settled
 
-from rltrace.experiment.outcome import outcome_path, write_outcome
 from rltrace.report.info import TraceSize, describe
 from rltrace_tui.base import BaseApp
 from rltrace_tui.diff_app import DiffApp
@@ -27,7 +26,7 @@ SETTLED: dict[str, Any] = {
 """What differs from run to run."""
 
 GOLDEN = Path(__file__).parent / "golden"
-PAIR = {"overview": ("1",), "ops": ("2",), "op": ("3",), "replay": ("4",)}
+PAIR = {"overview": ("1",), "ops": ("2",), "op": ("3",)}
 ONE = {"show": ("1",), "show-ops": ("2", "space"), "show-op": ("g", "1", "0", "enter", "enter")}
 SIZES = pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=["80x24", "140x40"])
 
@@ -36,7 +35,6 @@ SIZES = pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=["80x24", "14
 async def test_screens(diverged: tuple[Path, Path], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each screen, as a terminal of that size shows it; these were read once, line by line."""
     monkeypatch.chdir(diverged[0].parent)
-    write_outcome(outcome_path(Path("a.zarr"), Path("b.zarr")), OUTCOME)
     async with at_terminal(DiffApp(Path("a.zarr"), Path("b.zarr")), size=size) as (pilot, app):
         await look(pilot, app, PAIR, size)
 

@@ -55,9 +55,8 @@ async def test_one_trace(record: Record) -> None:
 async def test_what_needs_two_traces_says_so(record: Record) -> None:
     """Keys that make no sense for one trace are dimmed, and pressed they say why; nothing breaks."""
     async with at_terminal(TraceApp(record(training()).path)) as (pilot, app):
-        for key, why in (("3", "one trace has no verdict"), ("4", "an experiment needs two traces")):
-            await press(pilot, app, key)
-            assert any(why in n.message for n in app._notifications), key
+        await press(pilot, app, "3")
+        assert any("one trace has no verdict" in n.message for n in app._notifications)
         await press(pilot, app, "2", "n")
         assert any("one trace has no differences" in n.message for n in app._notifications)
         assert app.failure is None

@@ -56,7 +56,6 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
         Binding("1", "overview", "Overview", id="app.overview", tooltip="The first screen"),
         Binding("2", "ops", "Ops", id="app.ops", tooltip="Op by op"),
         Binding("3", "op", "Op", id="app.op", tooltip="The op that the verdict names"),
-        Binding("4", "replay", "Confirm", id="app.replay", tooltip="The arms of the experiment and its outcome"),
         Binding("escape", "leave", "Back", show=False, id="app.back", tooltip="Stop what runs, or go back"),
         Binding("q", "quit", "Quit", id="app.quit", tooltip="Leave; running programs are not affected"),
     ]

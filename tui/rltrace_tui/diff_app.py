@@ -5,7 +5,6 @@ Owns the worker of the comparison, its messages, and the result of the applicati
 
 from __future__ import annotations
 
-from pathlib import Path
 from time import monotonic
 
 from textual import work
@@ -18,8 +17,6 @@ from rltrace.diff.metrics.timeline import Curve
 from rltrace.report.markdown import comparison_markdown
 from rltrace.trace.format.location import Location
 from rltrace_tui.base import BaseApp, Failed
-from rltrace_tui.confirm_screen import ConfirmScreen
-from rltrace_tui.confirm_text import Outcomes
 from rltrace_tui.data import CancelledError, DiffData
 from rltrace_tui.overview_screen import OverviewScreen
 
@@ -64,19 +61,9 @@ class DiffApp(BaseApp[Comparison]):
 
     overview: OverviewScreen
 
-    def __init__(
-        self,
-        a: Location,
-        b: Location,
-        *,
-        strict: bool = False,
-        starts: Pair[int] | None = None,
-        confirm: Path | None = None,
-    ) -> None:
+    def __init__(self, a: Location, b: Location, *, strict: bool = False, starts: Pair[int] | None = None) -> None:
         self.work = DiffData(a, b, strict, starts)
         super().__init__(self.work, OverviewScreen(self.work))
-        self.replay = ConfirmScreen(self.work, Outcomes(a, b, confirm))
-        self.add_mode("replay", lambda: self.replay)
         self._searching: Worker[None] | None = None
         self._next_report = 0.0
 
@@ -148,9 +135,6 @@ class DiffApp(BaseApp[Comparison]):
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
         return self.work.no_op_reason if action == "op" else super().reason(action, parameters)
-
-    def action_replay(self) -> None:
-        self._go("replay")
 
     def exported(self) -> str:
         assert self.work.comparison is not None

@@ -71,8 +71,6 @@ class TraceApp(BaseApp[None]):
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
         if action == "op":
             return "one trace has no verdict: 2 lists all ops"
-        if action == "replay":
-            return "an experiment needs two traces: rltrace diff A B"
         return super().reason(action, parameters)
 
     async def action_quit(self) -> None:

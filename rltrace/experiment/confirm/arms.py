@@ -12,11 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rltrace.diff.base.model import Cause, Comparison
 from rltrace.diff.compare import compare
-from rltrace.errors import HoleError
 from rltrace.experiment.confirm.phrases import (
     classes_of,
     divergence_text,
@@ -38,59 +35,9 @@ from rltrace.experiment.confirm.steps_covered import (
 from rltrace.experiment.delta_debugging import NothingToSearchError, minimise
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
 from rltrace.rerun.account import Account
-from rltrace.trace.format.schema import GENERATORS, LIMIT, Column, Kind, Step, StepFlag
+from rltrace.trace.format.schema import GENERATORS, LIMIT, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
-from rltrace.trace.read.stream import StreamTrace
-
-# --- places -----------------------------------------------------------------------------------------------------------
-#
-# The row of a trace for an op of its control, which may have recorded other steps.
-
-
-BLOCK = 1024
-
-
-def row_in(trace: Trace, control: Trace, stream: str, row: int, step: int) -> int | None:
-    """The row of ``trace`` for ``row`` of a stream of ``control``, where both are equal from the start of ``step`` on;
-    None: the trace has no such row, or the start of the step is not known.
-    """
-    there, here = _stream(trace, stream), _stream(control, stream)
-    if there is None or here is None:
-        return None
-    starts = _first_row(*there, step), _first_row(*here, step)
-    if starts[0] is None or starts[1] is None:
-        return None
-    found = row - starts[1] + starts[0]
-    return found if row >= starts[1] and found < there[1].rows else None
-
-
-def _stream(trace: Trace, name: str) -> tuple[ProcessTrace, StreamTrace] | None:
-    return next(((p, s) for p in trace.processes for s in p.streams if s.name == name), None)
-
-
-def _first_row(process: ProcessTrace, stream: StreamTrace, step: int) -> int | None:
-    """The row of a stream at which the ops of a step begin; None where another stream ended the step before."""
-    if step == 0:
-        return _after_window(stream, 0)
-    steps = process.steps
-    ended = steps[(steps[:, Step.STEP] == np.uint64(step - 1)) & (steps[:, Step.STREAM] == stream.index)]
-    return _after_window(stream, int(ended[0, Step.END_ROW])) if len(ended) else None
-
-
-def _after_window(stream: StreamTrace, row: int) -> int | None:
-    """The first row from ``row`` on that is not an opening row of a window; None: it cannot be read."""
-    while row < stream.rows:
-        try:
-            kinds = stream.read(row, min(row + BLOCK, stream.rows)).column(Column.KIND)
-        except HoleError:
-            return None
-        ops = np.flatnonzero(kinds != Kind.WINDOW)
-        if len(ops):
-            return row + int(ops[0])
-        row += len(kinds)
-    return row
-
 
 # --- state ------------------------------------------------------------------------------------------------------------
 #
@@ -330,7 +277,7 @@ class Experiment:
         ran = self._runs.replay("lockstep", "b", self._path("A0"))
         account = self._complete_account(ArmName.B_FROM_A, ran)
         self._rows = {kind.kind: kind.rows for kind in account.other}
-        self._update(classes=self._classes(account))
+        self._update(classes=classes_of(account.other))
         found = compare(self._trace("A0"), self._open(ran))
         own_arguments = has_own_arguments(found) and self.outcome.by_state and self._same("A0", ran)
         if not agrees(found, self._question.divergence.covered) and not own_arguments:
@@ -377,19 +324,11 @@ class Experiment:
         self._arm(name, ArmState.RUNNING, what=f"{WHAT[name]} at {' or '.join(selectors)}")
         ran = self._runs.replay("B-from-A", "b", self._path("A0"), selectors=selectors)
         account = self._complete_account(name, ran)
-        self._update(classes=self._classes(account))
+        self._update(classes=classes_of(account.other))
         if not self._same("A0", ran):
             raise self._not_repaired(ran, compare(self._trace("A0"), self._open(ran)), "with A's values there")
         self._arm(name, ArmState.AS_EXPECTED, self._equal_text("A"), "B-from-A")
         return self.outcome.classes
-
-    def _classes(self, account: Account) -> tuple[OriginClass, ...]:
-        """The kinds of an account, with their place in trace A."""
-        a, a0, first = self._question.a, self._trace("A0"), self._question.divergence.covered.first
-        return tuple(
-            replace(found, row_in_a=row_in(a, a0, found.stream, found.first_row or 0, first))
-            for found in classes_of(account.other)
-        )
 
     def _trials(self) -> TrialLog:
         subject = {**self.outcome.subject, "steps": [self.outcome.first_step, self.outcome.end_step]}
