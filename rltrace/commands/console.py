@@ -117,7 +117,7 @@ def emit_result(
         return
     emit_report(form, result, document, color)
     if form == "github":
-        from rltrace.report.annotation import annotation
+        from rltrace.report.brief import annotation
 
         emit(annotation(brief()))
 

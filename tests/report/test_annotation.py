@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rltrace.diff.base.model import Pair
-from rltrace.report.annotation import annotation
-from rltrace.report.brief import Brief, BriefFinding
+from rltrace.report.brief import Brief, BriefFinding, annotation
 from rltrace.trace.read.names import Site
 
 SOURCE = "loss = f(x)"

@@ -14,8 +14,8 @@ from tui_support import at_terminal, press, screen_text, settled
 
 from rltrace.diff.display.row_pairs import Relation
 from rltrace.testing import TraceBuilder
+from rltrace_tui.base import FailureScreen
 from rltrace_tui.diff_app import DiffApp, ProbeMade, SearchDone
-from rltrace_tui.failure import FailureScreen
 from rltrace_tui.help import HelpScreen
 from rltrace_tui.op_screen import OpScreen
 from rltrace_tui.ops_screen import OpsScreen

@@ -18,8 +18,8 @@ from rltrace.testing import TraceBuilder, plain_entries, random_rows
 from rltrace.trace.format.process_start import write_start
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.write.writer import ProcessWriter
+from rltrace_tui.base import FailureScreen
 from rltrace_tui.data import TraceData
-from rltrace_tui.failure import FailureScreen
 from rltrace_tui.op_screen import OpScreen
 from rltrace_tui.pane import Pane
 from rltrace_tui.trace_app import TraceApp

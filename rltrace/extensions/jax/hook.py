@@ -2,7 +2,7 @@
 
 Owns the private name of JAX that is replaced, which recordings JAX programs do not have, and how a call becomes rows.
 Derivatives and ``vmap`` are already in what is called. The loop of a function that has one is driven
-(``driven_loops.py``); of any other function, and where that is impossible, the boundary is recorded.
+(``driven_loops.py``), or values within it are read; of any other function, the boundary is recorded.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 from jax._src import api, dispatch, pjit, source_info_util, traceback_util
@@ -26,10 +27,10 @@ from rltrace import recorder
 from rltrace.errors import RecordError
 from rltrace.extensions.jax import cached_calls, programs
 from rltrace.extensions.jax.cached_calls import CachedCall
-from rltrace.extensions.jax.callback_errors import as_unrecorded
-from rltrace.extensions.jax.compiled_functions import CompiledFunctions
-from rltrace.extensions.jax.driven_loops import address_of
-from rltrace.extensions.jax.loops import has_gradient, has_loop, has_while
+from rltrace.extensions.jax.callback_errors import ServedCalls, as_unrecorded
+from rltrace.extensions.jax.driven_loops import DrivenLoop, address_of
+from rltrace.extensions.jax.loops import CannotCutError, has_gradient, has_loop, has_while
+from rltrace.extensions.jax.read_calls import ReadProgram, read_function
 from rltrace.extensions.jax.recording import FAILED, JaxRecording, MakeHook
 from rltrace.extensions.jax.rows import Operand, RowTemplate
 from rltrace.extensions.jax.series import watch_callbacks
@@ -37,7 +38,75 @@ from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.trace.format.process_start import note_failure
-from rltrace.trace.format.schema import BOUNDARY_ONLY
+from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK
+
+CALLED = ("donated_invars", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "compiler_options_kvs")
+"""Parameters of a call with which a function is compiled anew."""
+
+
+class CompiledFunction:
+    """What is known of one compiled function."""
+
+    def __init__(self, name: str, closed: Any) -> None:
+        self.name, self.op = name, f"jit.{name}"
+        self.program = programs.program_of(closed.jaxpr)
+        self.template: RowTemplate | None = None
+        """Of its rows, where it is recorded at its boundary."""
+        self.loop: DrivenLoop | None = None
+        self.read: ReadProgram | None = None
+        """Its program, where the values within it are read."""
+        self.computes_gradient = has_gradient(closed.jaxpr)
+        self._is_prepared = False
+        self.served: ServedCalls | None = None
+        """Of a function that calls back: which calls JAX's C++ cache would serve unrecorded; None: none."""
+
+    def update(self, counts: bool) -> str:
+        """What the steps are called that its calls end; "": they end none. ``counts``: whether they may."""
+        return self.op if counts and self.computes_gradient and self.loop is None else ""
+
+    def prepare(self, recording: JaxRecording, closed: Any, args: Any, params: Any) -> None:
+        """Have its loop driven, where that is possible; of another function, where it is large, read values within."""
+        if self._is_prepared:
+            return
+        self._is_prepared = True
+        called_back = programs.callbacks_of(closed.jaxpr)
+        if called_back:
+            recording.life.note(CALLS_BACK, f"{self.op}: {', '.join(called_back)}")
+            self.served = None if closed.effects else ServedCalls()
+        try:
+            rule = recording.steps.loop_rule(self.name)
+            if has_loop(closed.jaxpr, rule):
+                self.loop = DrivenLoop(recording, self.op, self.program, closed, args, params, rule)
+                return
+            if has_loop(closed.jaxpr):
+                raise CannotCutError(f"its loop computes no gradient (--loops {self.name} records its iterations)")
+            if has_while(closed.jaxpr):
+                raise CannotCutError("its loop is a while_loop")
+        except CannotCutError as error:
+            recording.life.note(BOUNDARY_ONLY, f"{self.op}: {error}")
+        self.read = read_function(recording, self.op, closed, args, params)
+
+
+class CompiledFunctions:
+    """Those of one process."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Any, dict[Any, CompiledFunction]] = WeakKeyDictionary()
+
+    def of(self, closed: Any, args: Sequence[Any], params: Any) -> CompiledFunction:
+        """What is known of a function as it is called: JAX traces it once, however its arguments are placed."""
+        kinds = self._known.setdefault(closed, {})
+        how: tuple[Any, ...] = tuple(params[name] for name in CALLED)
+        if jax.device_count() > 1:
+            how += (frozenset(device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()),)
+        found = kinds.get(how)
+        if found is None:
+            found = kinds[how] = CompiledFunction(params["name"], closed)
+        return found
+
+
+# --- hook -------------------------------------------------------------------------------------------------------------
+
 
 Original = Callable[..., Any]
 

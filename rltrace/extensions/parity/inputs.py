@@ -14,9 +14,16 @@ from itertools import combinations
 from pathlib import Path
 
 from rltrace.errors import UsageError
-from rltrace.extensions.parity.call_range import CallRange, RecordedStream, inputs_of, put_together, split_facts, united
+from rltrace.extensions.parity.call_range import (
+    CallRange,
+    RecordedStream,
+    finds_call,
+    inputs_of,
+    put_together,
+    split_facts,
+    united,
+)
 from rltrace.extensions.parity.matching.forward_passes import IDS
-from rltrace.extensions.parity.selection import finds_call
 from rltrace.selectors import OP_KEYS, Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ModuleCall
 from rltrace.trace.format.location import Location, parse_location

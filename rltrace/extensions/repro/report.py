@@ -1,17 +1,22 @@
-"""Results of an op under every setting that was tried: what is printed as JSON, and its document."""
+"""The documents of ops that were run again: one under every setting that was tried, with its JSON, or all of steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rltrace.diff.base.model import Verdict
 from rltrace.extensions.repro.explain import Tried, TriedResult
+from rltrace.extensions.repro.rerun_result import DifferingKind, DifferingOp, RerunResult
+from rltrace.extensions.repro.rerun_size import RerunSize
 from rltrace.report.brief import Brief, fitted
-from rltrace.report.document import Document, Fact, Section
-from rltrace.trace.kernels.evidence import joined, without_reorders
+from rltrace.report.document import ALL, Code, Document, Fact, Number, Section
+from rltrace.selectors import Range
+from rltrace.trace.kernels.evidence import joined as joined_kernels
+from rltrace.trace.kernels.evidence import without_reorders
 from rltrace.trace.kernels.names import distinct_names
-from rltrace.wording import counted, sentences
+from rltrace.wording import counted, joined, sentences
 
 NO_DETERMINISTIC = "does not have a deterministic implementation"
 """Text of torch's error under ``torch.use_deterministic_algorithms(True)``."""
@@ -90,7 +95,7 @@ def conclusions(sides: Sequence[str], tried: Sequence[Tried]) -> Iterator[str]:
 def _kernels(one: Tried) -> str:
     names = without_reorders(list(one.kernels))
     of_a_library = any(name.startswith(LIBRARIES) for name in names)
-    return f"  [{joined(names if of_a_library else distinct_names(names))}]" if names else ""
+    return f"  [{joined_kernels(names if of_a_library else distinct_names(names))}]" if names else ""
 
 
 def _outcome(one: Tried, sides: Sequence[str]) -> str:
@@ -117,3 +122,68 @@ def brief_explanation(found: Explanation, status: int) -> Brief:
     known = all(any(side in one.gives for one in found.settings) for side in found.at)
     word = "failed" if status else ("explained" if known else "unexplained")
     return fitted(Brief("explain", word, status, " ".join(found.found)))
+
+
+# --- ops run again ----------------------------------------------------------------------------------------------------
+
+
+def rerun_document(result: RerunResult, steps: Sequence[int]) -> Document:
+    """Of the recorded ops of ``steps``."""
+    of = f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
+    ops = f"{counted(result.ops, 'op')} of {of}, {result.process}"
+    unsettled = counted(result.unsettled, "op")
+    reached = f"memory that nothing had written, or that a collective was writing, reached {unsettled}"
+    names = joined(f"{count:,} {name}" for name, count in result.from_record) if result.from_record else ""
+    notes = (
+        f"not compared: {reached}" if result.unsettled else "",
+        f"not run, what they wrote is as it was recorded: {names}" if names else "",
+    )
+    sections = (
+        Section("first", "First op that differs", facts=tuple(_facts(result.first)) if result.first else ()),
+        Section("kinds", "Give other bits here on recorded inputs", columns=KINDS, rows=tuple(map(_row, result.kinds))),
+        Section("notes", "Notes", sentences(*notes)),
+    )
+    return Document(
+        "BITWISE" if result.bitwise else "DIFFERS",
+        Verdict.IDENTICAL if result.bitwise else Verdict.DIVERGED,
+        scope=f"{ops}: the recorded bits" if result.bitwise else f"{result.differing:,} of {ops}, give other bits here",
+        sections=tuple(filter(None, sections)),
+    )
+
+
+KINDS = ("op", "differ", "largest distance", "first")
+
+
+def _row(kind: DifferingKind) -> tuple[str, ...]:
+    distance = "" if kind.distance is None else f"{kind.distance:.3g}"
+    return kind.op, f"{kind.count:,} of {kind.of:,}", distance, _place(kind.first)
+
+
+def _facts(first: DifferingOp) -> Iterator[Fact]:
+    yield Fact("op", Code(first.op))
+    yield Fact("row", f"{_place(first)}, step {first.step:,}")
+    if first.module:
+        yield Fact("module", Code(first.module))
+    if first.site:
+        yield Fact("site", Code(str(first.site)))
+    yield Fact("recorded", Code(" ".join(first.recorded)))
+    yield Fact("here", Code(" ".join(first.here)))
+
+
+def size_document(found: Sequence[RerunSize], steps: Range, sizes: Callable[[int], str]) -> Document:
+    """What recording ``steps`` to run them again takes; ``sizes`` writes a number of bytes."""
+    last = steps.start if steps.stop is None else steps.stop - 1
+    of = f"step {last:,}" if last == steps.start else f"steps {steps.start:,} to {last:,}"
+    rows = (
+        (one.process, Number(sizes(one.bytes)), f"{counted(one.tensors, 'tensor')} of {counted(one.ops, 'op')}")
+        for one in found
+    )
+    return Document(
+        f"ABOUT {sizes(sum(one.bytes for one in found))}",
+        scope=f"of memory: what the ops of {of} read that was written before",
+        sections=(Section("processes", "", columns=("", "", ""), rows=tuple(rows), limit=ALL),),
+    )
+
+
+def _place(op: DifferingOp) -> str:
+    return f"op {op.row:,} of {op.stream}"

@@ -14,13 +14,13 @@ import triton
 import triton.language as tl
 from triton.language import store as put
 
-from rltrace.extensions.launches import kernel_source
+from rltrace.extensions.launches import triton_launches
 
 # Triton reads annotations as types of its own
 
 
-def read_source(kernel: Any) -> kernel_source.KernelSource:
-    return kernel_source.read_source(kernel)
+def read_source(kernel: Any) -> triton_launches.KernelSource:
+    return triton_launches.read_source(kernel)
 
 
 @triton.jit

@@ -8,13 +8,13 @@ import pytest
 from pages import Node, parse
 
 from rltrace.diff.metrics.timeline import Curve, StepState, Timeline
-from rltrace.extensions.page.charts import (
+from rltrace.extensions.page.elements import Element, render
+from rltrace.extensions.page.timeline import (
     curve_chart,
     lines,
     scale_of,
     timeline_chart,
 )
-from rltrace.extensions.page.elements import Element, render
 
 
 def drawn(element: Element | None) -> Node:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rltrace.diff.metrics.series import decimated
 from rltrace.diff.metrics.timeline import WORSE, StepState
-from rltrace.extensions.page.charts import state_runs, stretches
+from rltrace.extensions.page.timeline import state_runs, stretches
 
 NUMBERS = st.lists(st.floats(allow_nan=True), max_size=300)
 

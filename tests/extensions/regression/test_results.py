@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from rltrace.extensions.regression.results import copied, difference
+from rltrace.extensions.regression.runs import copied, difference
 
 
 @dataclass

@@ -14,12 +14,19 @@ from math import prod
 import numpy as np
 
 from rltrace.errors import UsageError
-from rltrace.extensions.parity.call_range import CallRange, name_of, outputs_of, tensors_of
+from rltrace.extensions.parity.call_range import (
+    FLOATS,
+    CallRange,
+    Selected,
+    name_of,
+    outputs_of,
+    selected_in,
+    tensors_of,
+)
 from rltrace.extensions.parity.impact.logprobs import SAMPLED, Floats, Gap, Policy, measure
 from rltrace.extensions.parity.impact.token_order import Tokens
 from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable, pair
 from rltrace.extensions.parity.module_names import LOG_PROBABILITIES, root_of
-from rltrace.extensions.parity.selection import FLOATS, Selected, selected_in
 from rltrace.extensions.parity.token_keys import NO_KEY, NONE, Keys, Numbers
 from rltrace.selectors import Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ModuleCall, Part

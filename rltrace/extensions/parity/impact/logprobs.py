@@ -15,13 +15,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.extensions.parity.call_range import CallRange, flat_rows, inputs_of, outputs_of
+from rltrace.extensions.parity.call_range import FLOATS, CallRange, flat_rows, inputs_of, outputs_of
 from rltrace.extensions.parity.impact.token_order import Tokens, tokens_of
 from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying
 from rltrace.extensions.parity.matching.row_pairs import KeyedTable, pair, table_of
 from rltrace.extensions.parity.matching.token_grids import TokenGrid
 from rltrace.extensions.parity.module_names import HEADS, root_of
-from rltrace.extensions.parity.selection import FLOATS
 from rltrace.extensions.parity.token_keys import NONE, Numbers
 from rltrace.selectors import escape
 from rltrace.trace.format.activation_rows import ModuleCall, Part

@@ -15,11 +15,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.extensions.parity.call_range import flat_rows
+from rltrace.extensions.parity.call_range import FLOATS, around, finds_call, flat_rows, ops_in
 from rltrace.extensions.parity.impact.logprobs import Policy
 from rltrace.extensions.parity.matching.row_keying import Keyed, KeyedRows
 from rltrace.extensions.parity.matching.row_pairs import KeyedTable, pair, table_of
-from rltrace.extensions.parity.selection import FLOATS, around, finds_call, ops_in
 from rltrace.extensions.parity.token_keys import NONE, Numbers
 from rltrace.selectors import Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part

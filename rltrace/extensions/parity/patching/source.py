@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from rltrace.command_lines import line
 from rltrace.digest.activation_rows import row_digests
 from rltrace.errors import HoleError, UsageError
-from rltrace.extensions.parity.call_range import CallRange, RecordedStream, outputs_of, point_of, split_facts
+from rltrace.extensions.parity.call_range import (
+    CallRange,
+    RecordedStream,
+    around,
+    finds_call,
+    ops_in,
+    outputs_of,
+    point_of,
+    split_facts,
+)
 from rltrace.extensions.parity.matching.forward_passes import forwards_of
 from rltrace.extensions.parity.matching.key_choice import observation_grids
 from rltrace.extensions.parity.matching.layouts import (
@@ -27,7 +36,6 @@ from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, fol
 from rltrace.extensions.parity.matching.token_grids import TokenGrid, token_grids
 from rltrace.extensions.parity.module_names import root_of
 from rltrace.extensions.parity.patching.row_table import CHOICES, OUTPUT, RowSource, RowTable, TensorPlace
-from rltrace.extensions.parity.selection import around, finds_call, ops_in
 from rltrace.extensions.parity.token_keys import NO_KEY, NONE
 from rltrace.selectors import OP_KEYS, Selector
 from rltrace.trace.format import dtypes

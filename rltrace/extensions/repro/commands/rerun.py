@@ -57,7 +57,7 @@ def _rerun_ops(
     arguments: RerunArguments,
 ) -> int:
     from rltrace.extensions.repro.op_sequence import SequenceRun, ops_not_run
-    from rltrace.extensions.repro.rerun_report import rerun_document
+    from rltrace.extensions.repro.report import rerun_document
     from rltrace.extensions.repro.rerun_result import rerun_result
     from rltrace.rerun.recorded_op import import_modules
     from rltrace.selectors import parse_selectors
@@ -74,7 +74,7 @@ def _rerun_ops(
 def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, form: str, color: str) -> int:
     """Raises UsageError."""
     from rltrace.command_lines import record_step
-    from rltrace.extensions.repro.rerun_report import size_document
+    from rltrace.extensions.repro.report import size_document
     from rltrace.extensions.repro.rerun_size import rerun_size
     from rltrace.selectors import Range
 

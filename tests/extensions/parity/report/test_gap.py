@@ -11,7 +11,7 @@ import pytest
 from rltrace.extensions.parity.impact.logprobs import NoGap, measure
 from rltrace.extensions.parity.impact.routing import Decisions, compare_decisions
 from rltrace.extensions.parity.impact.summary import Effects
-from rltrace.extensions.parity.report.gap import effects_sections
+from rltrace.extensions.parity.report.compare import effects_sections
 from rltrace.json import to_json
 from rltrace.report.document import Document
 from rltrace.report.text import document_text
