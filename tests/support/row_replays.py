@@ -14,8 +14,8 @@ from mixture import Policy, Rollout, Trained, train
 from replayed import Replay as Made
 from replayed import injected
 
-from rltrace.extensions.parity.patching.source import read_table
-from rltrace.extensions.parity.patching.start import options_of, rows_provider
+from rltrace.extensions.parity.patching.recorder import rows_provider
+from rltrace.extensions.parity.patching.source import options_of, read_table
 from rltrace.extensions.parity.patching.tally import ModuleRows, RowAccount, account_of
 from rltrace.selectors import parse_selectors
 from rltrace.trace.read.reader import open_trace

@@ -52,5 +52,5 @@ EXTENSION: Final = Extension(
     },
     _recorders,
     _captures,
-    providers={"rows": "rltrace.extensions.parity.patching.start:rows_provider"},
+    providers={"rows": "rltrace.extensions.parity.patching.recorder:rows_provider"},
 )

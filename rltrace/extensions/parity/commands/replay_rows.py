@@ -40,8 +40,7 @@ def command(arguments: ReplayRowsArguments) -> int:
       rltrace replay-rows gen.zarr --inject 'op=aten.topk,module=*gate*' -- python train.py
     """
     from rltrace.extensions.parity.module_names import read_map
-    from rltrace.extensions.parity.patching.source import read_table
-    from rltrace.extensions.parity.patching.start import options_of
+    from rltrace.extensions.parity.patching.source import options_of, read_table
     from rltrace.extensions.parity.patching.tally import account_of
     from rltrace.extensions.parity.report.patching import RowReplayReport, rows_lines
     from rltrace.selectors import parse_selectors

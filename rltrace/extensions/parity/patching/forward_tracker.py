@@ -14,9 +14,9 @@ from itertools import count
 import numpy as np
 import torch
 
+from rltrace.digest.activation_rows import row_digests
 from rltrace.extensions.parity.call_range import CallRange
 from rltrace.extensions.parity.matching.forward_passes import INTEGERS, Forward, forwards_of
-from rltrace.extensions.parity.matching.layouts import BY_ELEMENT, layouts_along
 from rltrace.extensions.parity.matching.token_grids import (
     UNKNOWN,
     EarlierOutputs,
@@ -25,7 +25,6 @@ from rltrace.extensions.parity.matching.token_grids import (
     first_position,
 )
 from rltrace.extensions.parity.module_names import ModulePartners, root_of
-from rltrace.extensions.parity.patching.known_tensors import KnownTensors, digests_of
 from rltrace.extensions.parity.patching.row_table import OUTPUT, RowTable
 from rltrace.extensions.parity.token_keys import NONE, Keys, Numbers
 from rltrace.recorder.capture.values import NoBytesError, bytes_of
@@ -48,8 +47,6 @@ class ForwardPass:
     """The keys of its tokens."""
     sequences: Numbers
     """For each token the sequence of A that goes on as its own does; NONE: there is none."""
-    tensors: KnownTensors | None = None
-    """Tensors whose activation rows are identified."""
     events: list[tuple[str, str]] = field(default_factory=list)
     """(module, op) of its calls and counted ops, in order."""
 
@@ -79,20 +76,6 @@ class Traversal:
         return occurrence
 
 
-@dataclass(frozen=True, eq=False)
-class PartialInput:
-    """An input of a call that does not have one activation row for each token."""
-
-    lengths: tuple[int, ...]
-    """Of the axes of its rows."""
-    tokens: Numbers
-    """The token of each row; NONE: unknown."""
-
-    def fits(self, lengths: tuple[int, ...]) -> bool:
-        """Whether a tensor with rows along axes of these lengths has as many rows."""
-        return lengths in (self.lengths, (len(self.tokens),))
-
-
 @dataclass(eq=False)
 class TrackedCall:
     """A call of a module."""
@@ -114,7 +97,6 @@ class TrackedCall:
     """Forward passes that began within the call."""
     is_recomputed: bool = False
     """It began within a backward pass."""
-    inputs: list[PartialInput] = field(default_factory=list)
 
 
 class ForwardTracker:
@@ -236,8 +218,6 @@ class RunningPasses:
             call.is_recomputed = True
             within = around is not None and around.is_recomputed
             self._tracker.repeat(call, around.traversal if within and around else self._find(call, node._sequence_nr()))
-        if call.traversal is not None:
-            self._identify_inputs(call, call.traversal.forward_pass)
         return call
 
     def end(self, call: TrackedCall) -> None:
@@ -245,32 +225,8 @@ class RunningPasses:
 
     def add_outputs(self, call: TrackedCall, tensors: Iterable[torch.Tensor]) -> None:
         """What a call returned, after it ended."""
-        tensors = list(tensors)
-        if call.traversal is not None:
-            self._add_tensors(call.traversal.forward_pass, tensors)
         if self._table.observed and torch._C._current_autograd_node() is None:
             self._tracker.add_outputs(call, (self._digests(tensor) for tensor in tensors if _has_rows(tensor)))
-
-    # --- tensors of a forward pass ----------------------------------------------------------------------------------
-
-    def _add_tensors(self, forward_pass: ForwardPass, tensors: Iterable[torch.Tensor]) -> None:
-        """Add those whose activation rows are identified by shape."""
-        for tensor in tensors:
-            if forward_pass.tensors is not None and self._is_by_token(forward_pass, tensor):
-                forward_pass.tensors.add(tensor, np.arange(len(forward_pass.grid.keys)))
-
-    def _is_by_token(self, forward_pass: ForwardPass, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has one activation row for each token, in order."""
-        axes, found = layouts_along(tuple(map(int, tensor.shape)), forward_pass.grid.shape, None)
-        return len(found) == 1 and found[0] in BY_ELEMENT and len(axes) < tensor.dim()
-
-    def _identify_inputs(self, call: TrackedCall, forward_pass: ForwardPass) -> None:
-        tensors, known = [tensor for _, tensor in call.arguments], forward_pass.tensors
-        for tensor in tensors if call.module in self._table.places and known is not None else ():
-            rows = None if known is None or self._is_by_token(forward_pass, tensor) else known.rows(tensor)
-            if rows is not None:
-                call.inputs.append(PartialInput(tuple(map(int, tensor.shape[:-1])), rows))
-        self._add_tensors(forward_pass, tensors)
 
     # --- a new forward pass -----------------------------------------------------------------------------------------
 
@@ -281,7 +237,7 @@ class RunningPasses:
             return None
         grid, sequences = found
         self._count += 1
-        return ForwardPass(self._count - 1, grid, sequences, KnownTensors(grid.keys, self._layouts))
+        return ForwardPass(self._count - 1, grid, sequences)
 
     def _over_tokens(self, call: TrackedCall) -> tuple[TokenGrid, Numbers] | None:
         if call.module not in self._table.anchors:
@@ -307,7 +263,12 @@ class RunningPasses:
         return TokenGrid.of_inputs(anchor, digests), np.full(digests.size, NONE)
 
     def _digests(self, tensor: torch.Tensor) -> Keys:
-        return digests_of(tensor, self._layouts, axes_of(self._table.axes, tensor.dim()))
+        try:
+            data = bytes_of(tensor, self._layouts.of(tensor))
+        except NoBytesError:
+            return np.zeros(0, np.uint64)
+        axes = axes_of(self._table.axes, tensor.dim())
+        return row_digests(data, dtype_name(tensor.dtype), tuple(map(int, tensor.shape)), tensor.element_size(), axes)
 
     # --- a repeated one ---------------------------------------------------------------------------------------------
 

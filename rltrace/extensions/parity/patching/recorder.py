@@ -7,7 +7,7 @@ the recorder see the result.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from rltrace.errors import HoleError
 from rltrace.extensions.parity.capture.activation_tensors import ForwardNames, named_tensors
 from rltrace.extensions.parity.capture.activations import returned_names
 from rltrace.extensions.parity.matching.layouts import place_rows
-from rltrace.extensions.parity.module_names import MapLine, ModulePartners
+from rltrace.extensions.parity.module_names import MapLine, ModulePartners, read_map
 from rltrace.extensions.parity.patching.forward_tracker import RunningPasses, TrackedCall
 from rltrace.extensions.parity.patching.row_table import (
     CHOICES,
@@ -30,8 +30,10 @@ from rltrace.extensions.parity.patching.row_table import (
     TensorPlace,
     row_shape,
 )
+from rltrace.extensions.parity.patching.source import NAMES, WEIGHTS, read_table
 from rltrace.extensions.parity.patching.tally import PROVIDER, ModuleRows, PatchCounts, RowAccount
 from rltrace.extensions.parity.token_keys import NO_KEY, NONE, Numbers
+from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.core.calls import op_tensors
 from rltrace.recorder.core.modules import ModuleNames, members, tensors_of
 from rltrace.recorder.core.op_info import OpPlan, results_of
@@ -41,7 +43,8 @@ from rltrace.recorder.digests.cuda_graphs import overrides_disabled
 from rltrace.recorder.digests.layouts import WORDS, dtype_name, is_compound
 from rltrace.rerun.follower import NotInjectedError
 from rltrace.rerun.hook import OpInjection, Provider, RunningOp, StreamProvider
-from rltrace.trace.format.records import axes_of
+from rltrace.selectors import parse_selectors
+from rltrace.trace.read.reader import open_trace
 
 # --- writing rows -----------------------------------------------------------------------------------------------------
 #
@@ -71,15 +74,9 @@ def rows_of(table: RowTable, place: TensorPlace, tensor: Tensor, call: TrackedCa
     forward_pass = call.traversal.forward_pass
     grid, shape = forward_pass.grid, tuple(map(int, tensor.shape))
     placed = place_rows(shape, grid.shape, table.axes)
-    if placed is not None:
-        axes, tensor_rows, tokens = placed[0], placed[1].tensor_rows, placed[1].tokens
-    else:
-        axes = axes_of(table.axes, len(shape))
-        known = next((one for one in call.inputs if one.fits(tuple(shape[axis] for axis in axes))), None)
-        if known is None:
-            raise NotInjectedError(f"unknown which rows of {list(shape)} belong to which of {list(grid.shape)} tokens")
-        tensor_rows, tokens = np.arange(len(known.tokens))[:, None], known.tokens
-        tensor_rows, tokens = tensor_rows[tokens != NONE], tokens[tokens != NONE]
+    if placed is None:
+        raise NotInjectedError(f"unknown which rows of {list(shape)} belong to which of {list(grid.shape)} tokens")
+    axes, tensor_rows, tokens = placed[0], placed[1].tensor_rows, placed[1].tokens
     keyed = grid.keys[tokens] != NO_KEY
     tensor_rows, tokens = tensor_rows[keyed], tokens[keyed]
     found = table.find(place, grid.keys[tokens], forward_pass.sequences[tokens], step)
@@ -465,3 +462,15 @@ def _paths(names: ModuleNames) -> Iterator[str]:
                 seen.add(id(module))
                 yield path
                 below += [(f"{path}.{own}", child) for own, child in members(module, "_modules") if child is not None]
+
+
+# --- the provider -----------------------------------------------------------------------------------------------------
+
+
+def rows_provider(options: RecordOptions) -> Callable[[str], RowInjector]:
+    """What makes the provider of a process of that name."""
+    given = options.provider_options
+    weights = WEIGHTS in given
+    table = read_table(open_trace(options.replay), parse_selectors(options.inject), options.inject, weights=weights)
+    lines = read_map(given[NAMES]) if NAMES in given else ()
+    return lambda name: RowInjector(table, lines)

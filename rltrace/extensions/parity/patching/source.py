@@ -1,6 +1,7 @@
 """A's activation rows for injection, read from the module calls and ops of its trace, with their keys.
 
-Owns what a selector finds, and the errors where the trace lacks something.
+Owns what a selector finds, the errors where the trace lacks something, and the options of such a replay, which are
+those of A.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +38,61 @@ from rltrace.extensions.parity.matching.row_keying import KeyedRows, Keying, fol
 from rltrace.extensions.parity.matching.token_grids import TokenGrid, token_grids
 from rltrace.extensions.parity.module_names import root_of
 from rltrace.extensions.parity.patching.row_table import CHOICES, OUTPUT, RowSource, RowTable, TensorPlace
+from rltrace.extensions.parity.patching.tally import PROVIDER
 from rltrace.extensions.parity.token_keys import NO_KEY, NONE
+from rltrace.recorder.base.options import RecordOptions
+from rltrace.rerun.plan import compile_of, window_of
 from rltrace.selectors import OP_KEYS, Selector
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
+from rltrace.trace.format.location import local_folder
 from rltrace.trace.format.schema import Column, Phase
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 from rltrace.trace.read.stream import StreamTrace
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+WEIGHTS, NAMES = "weights", "names"
+"""Options of the provider: whether values of ops that choose are injected as well, path of a map of modules."""
+
+
+def options_of(
+    trace: Trace,
+    path: str,
+    inject: tuple[str, ...],
+    until: int | None = None,
+    *,
+    weights: bool,
+    names: str | Path | None = None,
+) -> RecordOptions:
+    """The options of a replay into ``path`` with rows of ``trace``: those of the trace."""
+    kept = next((p.activations.request for p in trace.processes if p.activations.request is not None), None)
+    if kept is None:
+        raise UsageError(f"{trace.path} holds no activation rows")  # ``read_table`` has the remedy
+    level, steps = window_of(trace)
+    given = {WEIGHTS: "yes"} if weights else {}
+    given |= {} if names is None else {NAMES: str(Path(names).absolute())}
+    options = RecordOptions(
+        path,
+        level=level,
+        steps=steps,
+        until=until,
+        rows=kept.selectors,
+        row_axes=kept.axes,
+        rows_limit=kept.limit,
+        compile=compile_of(trace),
+        replay=str(local_folder(trace.path, "replay").absolute()),
+        inject=inject,
+        provider=PROVIDER,
+        provider_options=given,
+    )
+    asked = next((p.values.request for p in trace.processes if p.values), None)
+    if asked is None:
+        return options
+    return replace(options, values=asked.selectors, values_inputs=asked.inputs, values_limit=asked.limit)
+
 
 # --- forward passes ---------------------------------------------------------------------------------------------------
 
