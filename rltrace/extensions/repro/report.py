@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rltrace.diff.base.model import Verdict
 from rltrace.extensions.repro.explain import Tried, TriedResult
 from rltrace.extensions.repro.rerun_result import DifferingKind, DifferingOp, RerunResult
-from rltrace.extensions.repro.rerun_size import RerunSize
 from rltrace.report.brief import Brief, fitted
-from rltrace.report.document import ALL, Code, Document, Fact, Number, Section
-from rltrace.selectors import Range
+from rltrace.report.document import Code, Document, Fact, Section
 from rltrace.trace.kernels.evidence import joined as joined_kernels
 from rltrace.trace.kernels.evidence import without_reorders
 from rltrace.trace.kernels.names import distinct_names
@@ -168,21 +166,6 @@ def _facts(first: DifferingOp) -> Iterator[Fact]:
         yield Fact("site", Code(str(first.site)))
     yield Fact("recorded", Code(" ".join(first.recorded)))
     yield Fact("here", Code(" ".join(first.here)))
-
-
-def size_document(found: Sequence[RerunSize], steps: Range, sizes: Callable[[int], str]) -> Document:
-    """What recording ``steps`` to run them again takes; ``sizes`` writes a number of bytes."""
-    last = steps.start if steps.stop is None else steps.stop - 1
-    of = f"step {last:,}" if last == steps.start else f"steps {steps.start:,} to {last:,}"
-    rows = (
-        (one.process, Number(sizes(one.bytes)), f"{counted(one.tensors, 'tensor')} of {counted(one.ops, 'op')}")
-        for one in found
-    )
-    return Document(
-        f"ABOUT {sizes(sum(one.bytes for one in found))}",
-        scope=f"of memory: what the ops of {of} read that was written before",
-        sections=(Section("processes", "", columns=("", "", ""), rows=tuple(rows), limit=ALL),),
-    )
 
 
 def _place(op: DifferingOp) -> str:

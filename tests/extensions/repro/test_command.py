@@ -17,6 +17,8 @@ from suggested import parse
 import rltrace
 from rltrace.commands.console import ExitCode
 from rltrace.commands.main import main
+from rltrace.extensions.jax import JAX_ENGINE
+from rltrace.testing import TraceBuilder
 
 
 def softmax() -> None:
@@ -209,3 +211,17 @@ def test_no_op_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "give the op with --at OP" in capsys.readouterr().err
     assert main(["repro", "a.zarr", "--at", "0", "--import", "no_such_module"]) == ExitCode.TROUBLE
     assert "ModuleNotFoundError" in capsys.readouterr().err
+
+
+# --- programs of JAX --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("repro", "--at", "0"), ("rerun",)])
+def test_calls_of_jax_are_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """And no command is suggested that would record them for that."""
+    trace = TraceBuilder(tmp_path / "a.zarr", engine=JAX_ENGINE)
+    trace.op("jit.update", outputs=["x"])
+    assert main([words[0], str(trace.finish()), *words[1:]]) == 2
+    error = capsys.readouterr().err
+    assert "is of a JAX program: only ops of torch can be run again" in error
+    assert "rltrace record" not in error

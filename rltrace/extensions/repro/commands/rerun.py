@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rltrace.commands._option_types import argument, color_option, form_option, import_option, option, recorded, verb
-from rltrace.commands.console import ExitCode, emit, emit_report, readable_size
+from rltrace.commands._option_types import argument, color_option, form_option, import_option, option, verb
+from rltrace.commands.console import ExitCode, emit_report
 from rltrace.errors import UsageError
-from rltrace.recorder.base.options import Window
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import has_iterations
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class RerunArguments:
     trace: Path = argument()
-    sized: Window | None = recorded("steps", flag="--size", envvar=None, help="What recording these steps would take.")
     name: str | None = option("--process", metavar="NAME", help="As in rank1/main; default: the only one.")
     imports: tuple[str, ...] = import_option()
     form: str = form_option()
@@ -37,15 +35,12 @@ def command(arguments: RerunArguments) -> int:
     TRACE is of rltrace record --rerunnable SELECTOR. Ends with 0 if every op gives the recorded bits, with 1 if not.
 
     \b
-      rltrace rerun --size 40:41 run.zarr
       rltrace record --rerunnable all --steps 40:41 --until 40 -o step.zarr -- python train.py
       rltrace rerun step.zarr
     """
     from rltrace.trace.read.reader import open_trace
 
     opened = open_trace(arguments.trace)
-    if arguments.sized is not None:
-        return _print_size(opened, arguments.sized, arguments.name, arguments.form, arguments.color)
     process, ops, selectors = find_sequence(opened, arguments.name)
     return _rerun_ops(process, ops, selectors, arguments)
 
@@ -69,25 +64,6 @@ def _rerun_ops(
     steps = sorted({int(op.stream.read(op.row, op.row + 1).columns[0, Column.STEP]) for op in (ops[0], ops[-1])})
     emit_report(arguments.form, result, lambda: rerun_document(result, steps), arguments.color)
     return ExitCode.IDENTICAL if result.bitwise else ExitCode.DIVERGED
-
-
-def _print_size(trace: Trace, steps: tuple[int, int | None], name: str | None, form: str, color: str) -> int:
-    """Raises UsageError."""
-    from rltrace.command_lines import record_step
-    from rltrace.extensions.repro.report import size_document
-    from rltrace.extensions.repro.rerun_size import rerun_size
-    from rltrace.selectors import Range
-
-    check_ops_of_torch(trace.path, trace.processes)
-    within = Range(*steps)
-    chosen = (process for process in trace.processes if name in (None, process.name))
-    found = [memory for process in chosen if (memory := rerun_size(process, within)) is not None]
-    if not found:
-        raise UsageError(f"{trace.path} has no ops of these steps{f' in process {name}' if name else ''}")
-    emit_report(form, found, lambda: size_document(found, within, readable_size), color)
-    if form == "text" and within.stop == within.start + 1:
-        emit("\n" + record_step(trace, within.start, "step.zarr", "--rerunnable", "all"))
-    return ExitCode.IDENTICAL
 
 
 def check_ops_of_torch(trace: Location, processes: Iterable[ProcessTrace]) -> None:
