@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rltrace.diff import compare
 from rltrace.diff.base.view import StreamView
-from rltrace.query.op_pair import OpPairs
+from rltrace.query.op_pair import OpPairs, PairedInput
+from rltrace.query.ops import OpInput
 from rltrace.report.diff import verdict_document
 from rltrace.report.document import Section
 from rltrace.report.text import split_at_dots
@@ -14,7 +17,7 @@ from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import WRITES, Kind
 from rltrace.trace.read.reader import open_trace
 from rltrace_tui import diff_text
-from rltrace_tui.op_text import op_lines
+from rltrace_tui.op_text import input_text, op_lines
 
 
 def test_labels_are_a_column() -> None:
@@ -84,3 +87,34 @@ def test_outputs_have_their_names(tmp_path: Path) -> None:
     lines = [line.plain.split() for line in op_lines(OpPairs(*views, None).pair(0, 0), 76)]
     assert lines[:3] == wanted
     assert " ".join(lines[3]) == "outputs 9 of 10 are equal on both sides"
+
+
+# --- ops --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "match", "text"),
+    [
+        ((6, 0, 0), (6, 0, 0), "read", "= input 0  float32[4]  from op 6  read: hashed here on both sides, equal"),
+        (
+            (6, 0, 0),
+            (6, 0, 2),
+            "differ",
+            "≠ input 0  float32[4]  from op 6 from element 0 | op 6 from element 2  differs",
+        ),
+        ((6, 0, 0), (6, 1, 0), "differ", "≠ input 0  float32[4]  from op 6 result 0 | op 6 result 1  differs"),
+        (
+            (6, 1, 3),
+            (7, 1, 3),
+            "",
+            "  input 0  float32[4]  from op 6 result 1 from element 3 | op 7 result 1 from element 3",
+        ),
+        ((None, None, 4), (None, None, 4), "", "  input 0  float32[4]  from outside from element 4"),
+    ],
+)
+def test_where_an_input_comes_from(
+    a: tuple[int | None, int | None, int], b: tuple[int | None, int | None, int], match: str, text: str
+) -> None:
+    """The op that wrote it; its result and the first element, where they are not the first ones or differ."""
+    sides = [OpInput("float32[4]", row, "outside" if row is None else "row", None, *part) for row, *part in (a, b)]
+    assert input_text(PairedInput(0, sides[0], sides[1], match)) == text

@@ -258,7 +258,6 @@ def _count(paired: PairedModule, measured: Sequence[Measured]) -> Counted:
     tensors = tuple(
         _tensor(tensor, equal, one.distance) for tensor, equal, one in zip(paired.tensors, same, measured, strict=True)
     )
-    outputs = [tensor for tensor in paired.tensors if tensor.part is Part.OUTPUT]
     agree = (rows.has_input | (not any(tensor.part is Part.INPUT for tensor in paired.tensors))) & ~rows.input_differs
     diverging = rows.output_differs & agree
     result = ModuleResult(
@@ -268,9 +267,6 @@ def _count(paired: PairedModule, measured: Sequence[Measured]) -> Counted:
         rows=int(rows.has_output.sum()),
         equal=int((rows.has_output & ~rows.output_differs).sum()),
         differing=int(rows.output_differs.sum()),
-        inputs_differing=int((rows.has_output & rows.input_differs).sum()),
-        missing_a=max((len(tensor.pairs.only_b) for tensor in outputs), default=0),
-        missing_b=max((len(tensor.pairs.only_a) for tensor in outputs), default=0),
         tensors=tensors,
         uncompared=paired.uncompared,
         distance=_largest_distance([tensor.distance for tensor in tensors if tensor.part == "output"]),

@@ -158,12 +158,6 @@ class ModuleResult:
     equal: int
     differing: int
     """Rows that differ."""
-    inputs_differing: int
-    """Rows of which an input differs, or one of an earlier row of the sequence."""
-    missing_a: int
-    """Rows that only B has."""
-    missing_b: int
-    """Rows that only A has."""
     tensors: tuple[TensorResult, ...]
     uncompared: tuple[UncomparedTensor, ...]
     distance: Distance | None

@@ -53,8 +53,6 @@ class Sequences:
     def __init__(self) -> None:
         self._keys: Keys = np.zeros(0, np.uint64)
         self._lengths: Numbers = np.zeros(0, np.int64)
-        self._cached: set[int] = set()
-        """Positions of the tokens of earlier flat batches, which a later batch can continue."""
 
     def keys(self, ids: Numbers, positions: Numbers | None = None, mask: Numbers | None = None) -> Keys:
         """Keys of the tokens of one call, [batch, tokens]; ``NO_KEY`` for padding and for unknown sequences.
@@ -87,20 +85,6 @@ class Sequences:
                 if known[row]:
                     keys[row, part] = self._follow(row, ids[row, part], NO_KEY, 0)
         self._lengths[~known] = -1
-        return keys
-
-    def flat_keys(self, ids: Numbers, positions: Numbers) -> Keys:
-        """Keys of a flat batch of an engine with a cache, [tokens]. ``ids``, ``positions``: [tokens].
-
-        The token before a token in the batch is its predecessor only if no earlier batch had one at its position:
-        else the token may continue any of those in the cache, and it has no key.
-        """
-        keys = np.zeros(len(ids), np.uint64)
-        for run in runs_of(np.arange(len(ids)), positions, strict=True):
-            if positions[run[0]] == 0:
-                end = next((k for k in range(1, len(run)) if k - 1 in self._cached), len(run))
-                keys[run[:end]] = token_keys(ids[run[:end]][None], np.zeros(1, np.uint64))[0]
-        self._cached.update(positions.tolist())
         return keys
 
     def _follow(self, row: int, ids: Numbers, before: np.uint64, begun: int) -> Keys:

@@ -209,11 +209,6 @@ class LockComparison:
         """True: the run computed the same; False: it did not; None: that cannot be said."""
         return None if self.verdict is Verdict.UNKNOWN else self.verdict is Verdict.IDENTICAL
 
-    @property
-    def selects_kernels(self) -> tuple[str, ...]:
-        """Names of those facts that can select another kernel."""
-        return tuple(fact.name for fact in self.system if selects_kernels(fact.name))
-
 
 def compare_locks(locked: Lock, found: Lock) -> LockComparison:
     """Compare the lock of a run, ``found``, with an earlier one. Raises UsageError where their digests are of two

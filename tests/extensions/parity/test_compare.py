@@ -86,7 +86,7 @@ def test_the_module_that_parts_is_named(tmp_path: Path, at: str, twist: str, rea
     assert words in first.explanation
     assert first.own is (at == "layers.1.attention")
     before = next(module for module in parity.modules if module.path.a == f"Policy.{at}")
-    assert before.inputs_differing == 0
+    assert first.of == before.rows  # whose inputs agree
     assert before.distance is not None
     assert before.distance.absolute
     assert "whole_number_model.py" in str((first.op.b or first.several[0].b).site)  # type: ignore[union-attr]

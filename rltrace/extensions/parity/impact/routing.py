@@ -105,17 +105,11 @@ class Routing:
     """None: the weights of a side are not known."""
     same: int
     margins_a: Margins
-    margins_b: Margins
-    """Of all decisions that were compared."""
-    margins_flipped_a: Margins
-    margins_flipped_b: Margins
-    """Of those that flipped."""
+    """Of all decisions that were compared, in A."""
     largest_flipped: float | None
     """The largest margin, on either side, at which a decision flipped; None: none flipped, or no margin is known."""
     closer: int | None
     """Decisions whose margin in A is no larger than that and that did not flip all the same."""
-    largest_drift: float | None
-    """The largest difference between a score of A and of B, over all decisions; None: scores are unknown."""
     flips: tuple[Flip, ...]
     """Those that flipped at the largest margins first."""
     only_a: int = 0
@@ -188,12 +182,8 @@ def compare_decisions(
         int((outcome == RoutingOutcome.REWEIGHTED).sum()) if weighed else None,
         int((outcome == RoutingOutcome.SAME).sum()),
         margins_of(margins_a),
-        margins_of(margins_b),
-        margins_of(margins_a[flipped]),
-        margins_of(margins_b[flipped]),
         largest,
         None if largest is None else int((margins_a[~flipped] <= largest).sum()),
-        _drift(a, b),
         _flips(np.flatnonzero(flipped), a, b, margins_a, margins_b, places, tokens),
         *only,
         _no_margins_reason(a, b),
@@ -231,13 +221,6 @@ def _flips(
         )
         for i in order[:LISTED].tolist()
     )
-
-
-def _drift(a: Decisions, b: Decisions) -> float | None:
-    if a.scores is None or b.scores is None or a.scores.shape != b.scores.shape:
-        return None
-    with np.errstate(invalid="ignore"):
-        return _largest(np.abs(a.scores - b.scores).reshape(-1))
 
 
 def _no_margins_reason(a: Decisions, b: Decisions) -> str:

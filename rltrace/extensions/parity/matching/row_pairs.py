@@ -80,9 +80,6 @@ class Pairs:
     only_a: Numbers
     only_b: Numbers
     """Rows whose key the other side lacks."""
-    again_a: int
-    again_b: int
-    """Rows that one side computed more often than the other."""
 
     def where(self, mask: NDArray[np.bool_]) -> Pairs:
         """Some of the pairs."""
@@ -102,8 +99,6 @@ def pair(a: KeyedTable, b: KeyedTable) -> Pairs:
         ids=ids[order],
         only_a=np.flatnonzero(only_a),
         only_b=np.flatnonzero(only_b),
-        again_a=int(len(a) - len(ids) - only_a.sum()),
-        again_b=int(len(b) - len(ids) - only_b.sum()),
     )
 
 

@@ -146,10 +146,8 @@ class SequenceFollower:
             positions = self._shifted(np.broadcast_to(positions - self.offset, ids.shape), mask)
         if mask is None and self._pad is not None:
             mask, positions = (~padding(ids, self._pad)).astype(np.int64), None
-        if len(forward.shape) == 1 and positions is None:
-            keys = np.zeros(ids.shape, np.uint64)  # of one sequence, or each of its own
-        elif positions is not None and self._is_flat(forward):
-            keys = self._sequences.flat_keys(ids[0], positions[0])[None]
+        if (len(forward.shape) == 1 and positions is None) or self._is_flat(forward):
+            keys = np.zeros(ids.shape, np.uint64)  # which token follows which is not known
         else:
             keys = self._sequences.keys(ids, positions, mask)
         sequences, places = self._follow(ids, keys)

@@ -6,13 +6,23 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rltrace.extensions.parity.matching.forward_passes import Forward
+from rltrace.extensions.parity.matching.key_choice import grids_of as token_grids_of
 from rltrace.extensions.parity.matching.layouts import RowLayout, placement
 from rltrace.extensions.parity.matching.row_keying import KeyedRows
-from rltrace.extensions.parity.matching.row_pairs import LAST, KeyedTable, computed_again, pair, partners, table_of
+from rltrace.extensions.parity.matching.row_pairs import (
+    LAST,
+    KeyedTable,
+    computed_again,
+    missing,
+    pair,
+    partners,
+    table_of,
+)
 from rltrace.extensions.parity.matching.token_grids import TokenGrid, token_grids
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
 
@@ -56,8 +66,6 @@ def test_rows_pair_only_with_rows_of_the_same_tokens(a: Tokens, b: Tokens) -> No
     assert len(pairs.ids) == len(set(pairs.ids.tolist())) == common
     assert np.array_equal(x.keys[pairs.a], y.keys[pairs.b])
     assert len(pairs.only_a) == sum(p not in prefixes[1] for p in prefixes[0])
-    assert len(x) == common + len(pairs.only_a) + pairs.again_a
-    assert len(y) == common + len(pairs.only_b) + pairs.again_b
 
 
 @settings(max_examples=60, deadline=None)
@@ -88,3 +96,47 @@ def test_rows_that_are_computed_again() -> None:
     assert [rows.tolist() for rows in computed_again(twice)] == [[2, 3], [0, 1]]
     steps = replace(twice, steps=np.array([0, 0, 1, 1]))
     assert [rows.tolist() for rows in computed_again(steps)] == [[], []]
+
+
+# --- rows that one side lacks -----------------------------------------------------------------------------------------
+
+
+def fed(rows: list[list[int]], step: int = 0) -> Forward:
+    call = ModuleCall(step, None, "M.embed", "Embedding", step, "forward", False, 0, 0, ())
+    ids = np.array(rows, np.int64)
+    return Forward(call, ids.shape, ids, None, None)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [
+        ([[1, 2, 3]], [[1, 2, 3]], (0, 0)),
+        ([[1, 2, 3]], [[1, 2]], (1, 1)),  # the last sampled token
+        ([[1, 2, 3, 4]], [[1, 2]], (2, 0)),  # two of them are more than that
+        ([[1, 2, 3, 0, 0]], [[1, 2]], (3, 3)),
+        ([[1, 2, 0, 0]], [[1, 2]], (2, 2)),
+        ([[1, 2, 3, 4, 0, 0]], [[1, 2]], (4, 0)),
+        ([[1, 2], [7, 8]], [[1, 2]], (2, 0)),  # a sequence that the other has not at all
+        ([[1, 2, 2]], [[3, 1, 2]], (3, 0)),
+        ([[1, 2], [0, 0]], [[1, 2]], (2, 2)),  # padding as a sequence of its own
+    ],
+)
+def test_rows_that_have_no_partner(own: list[list[int]], other: list[list[int]], expected: tuple[int, int]) -> None:
+    """All rows that the other side lacks, and of them those that were never fed back, and padding."""
+    found = missing(token_grids([fed(own)]), token_grids([fed(other)]))
+    assert (found.rows, found.excused) == expected
+    assert found.counted == expected[0] - expected[1]
+
+
+def test_a_row_of_another_step_is_no_partner() -> None:
+    """The weights are others there."""
+    assert missing(token_grids([fed([[1, 2]])]), token_grids([fed([[1, 2]], step=1)])).counted == 2
+
+
+def test_padding_is_what_was_given() -> None:
+    """Without a mask and without its id, padding on the left makes other sequences."""
+    a, b = [fed([[9, 9, 1, 2], [3, 4, 5, 6]])], [fed([[1, 2, 8, 8], [3, 4, 5, 6]])]
+    without, padded = token_grids_of(a, b, None), token_grids_of(a, b, 9)
+    assert without.a[0].keys[2] != without.b[0].keys[0]
+    assert padded.a[0].keys[2] == padded.b[0].keys[0]
+    assert padded.how == "token 9 is padding, as given"
