@@ -1,6 +1,6 @@
 """What recording costs, beside native, an empty dispatch mode and PyTorch's DebugMode, in one run.
 
-    python benchmarks/record_cost.py [--steps 2048] [--repeats 5]
+    python benchmarks/record_cost.py [--steps 2048] [--repeats 5] [--workloads]
 
 Stable-Baselines3 PPO on CartPole with one thread. Every number is the median over separate processes run in turn;
 ratios are ratios of those medians. Prints Markdown.
@@ -26,6 +26,12 @@ RLTRACE_PACKAGE = Path(__file__).resolve().parents[1] / "rltrace"
 PROGRAM = str(PROGRAMS / "ppo_cartpole.py")
 FIRST_OP = str(PROGRAMS / "first_op.py")
 LARGE_OPS = str(PROGRAMS / "large_ops.py")
+WORKLOADS = {
+    "grpo": "an update of a transformer of 29 million parameters by GRPO",
+    "mlp": "60 updates of an MLP on tensors of 1 MiB",
+    "cnn": "Stable-Baselines3 PPO with a CNN on 84×84 frames, 256 steps",
+}
+"""By argument of ``workload.py``."""
 
 MODES = {
     "empty": "empty TorchDispatchMode",
@@ -161,6 +167,33 @@ def budget_table(runs: Runs, start: Runs, memory: Mapping[str, float], op: Writt
     return table(["what", "budget", "measured"], rows)
 
 
+def workload_table(repeats: int, folder: Path) -> str:
+    """Real workloads at step and at op level, against native; by the processor time of their thread, too."""
+    rows = []
+    for name, title in WORKLOADS.items():
+        program = [str(PROGRAMS / "workload.py"), name]
+        arms = {arm: recorded(arm, folder / f"{name}-{arm}.zarr", program) for arm in (STEP, OP)}
+        runs = in_turn({NATIVE: [PYTHON, *program], **arms}, repeats)
+        times = {arm: (middle(samples, "learn"), middle(samples, "learn_cpu")) for arm, samples in runs.items()}
+        (wall, busy), ops = times[NATIVE], written(folder / f"{name}-{OP}.zarr").ops
+        ratios = [f"{times[arm][0] / wall:.2f} ({times[arm][1] / busy:.2f})" for arm in (STEP, OP)]
+        peaks = " | ".join(f"{middle(samples, 'peak_mib'):.0f}" for samples in runs.values())
+        same = len({sample.report["weights"] for samples in runs.values() for sample in samples}) == 1
+        rows.append([title, f"{ops:,}", f"{wall:.2f}", *ratios, peaks, "yes" if same else "NO"])
+    header = [
+        "workload",
+        "ops",
+        "native, s",
+        "step level × (processor time)",
+        "op level × (processor time)",
+        "peak memory, MiB: native",
+        "step",
+        "op",
+        "equal weights",
+    ]
+    return table(header, rows)
+
+
 def memory_table(memory: Mapping[str, float]) -> str:
     rows = [[TITLES[arm], f"{memory[f'{arm} 1']:.0f}", f"{memory[f'{arm} 10']:.0f}"] for arm in (NATIVE, OP)]
     return table(["arm", "peak resident, MiB", "at 10 × the ops, MiB"], rows)
@@ -170,11 +203,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=2048, help="environment steps; about 100 ops each")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--workloads", action="store_true", help="only those beside PPO on CartPole")
     options = parser.parse_args()
     compileall.compile_dir(RLTRACE_PACKAGE, quiet=1)  # as an installed package; otherwise start-up is mostly compiling
     folder = Path(tempfile.mkdtemp(prefix="rltrace-bench-"))
     try:
-        print(report(options.steps, options.repeats, folder))
+        if not options.workloads:
+            print(report(options.steps, options.repeats, folder), end="\n\n")
+        print(workload_table(options.repeats, folder))
     finally:
         shutil.rmtree(folder)
 
