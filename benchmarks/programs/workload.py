@@ -1,9 +1,9 @@
 """Workloads that are measured: ``workload.py grpo|mlp|cnn``.
 
-``grpo``: updates of a transformer of 30 million parameters by group-relative advantages, each from one rollout: sampled
-tokens, log-probabilities of the policy and of a frozen reference, a clipped loss with a KL penalty, AdamW. ``mlp``: updates whose tensors are of
-1 MiB. ``cnn``:
-Stable-Baselines3 PPO with a convolutional policy on frames of 84×84. Writes what ``ppo_cartpole.py`` writes.
+``grpo``: updates of a transformer of 29 million parameters by group-relative advantages, each from one rollout: sampled
+tokens, log-probabilities of the policy and of a frozen reference, a clipped loss with a KL penalty, AdamW. ``mlp``:
+updates whose tensors are of 1 MiB. ``cnn``: Stable-Baselines3 PPO with a convolutional policy on frames of 84×84.
+Writes what ``ppo_cartpole.py`` writes.
 """
 
 import json

@@ -18,8 +18,9 @@ import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import InputsMatch, Verdict
 from rltrace.errors import UsageError
+from rltrace.recorder import current_session
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.core.storages import StorageTables, address_of
+from rltrace.recorder.core.storages import SWEEP_BYTES, StorageTables, address_of
 from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.trace.format.schema import Kind, Origin, RowFlag, Step
@@ -425,6 +426,23 @@ def test_zero_tensors_of_forward_mode_are_survived(record: Record) -> None:
     assert "sin" in got.ops
 
 
+def test_dead_storages_are_forgotten_by_their_bytes(tmp_path: Path, engine: str) -> None:
+    """What torch keeps of them lies between the tensors of the program, whose memory could not be joined again."""
+    with rltrace.record(tmp_path / "a.zarr", engine=engine):
+        saved = [torch.ones(1 << 18) for _ in range(40)]  # 1 MiB each
+        session = current_session()
+        assert session is not None
+        handles = session._process.storages.handles
+        assert len(handles) >= 40
+        del saved
+        for _ in range(40):
+            torch.ones(1 << 18)
+        assert len(handles) <= SWEEP_BYTES >> 20
+        for _ in range(100):
+            torch.ones(2)
+        assert len(handles) >= 100
+
+
 def test_one_sweep_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second one, by another thread or a signal's handler, leaves the entries to the first."""
     tables = StorageTables()
@@ -432,7 +450,7 @@ def test_one_sweep_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         address = address_of(storage := torch.ones(2))
         raw: Any = storage.untyped_storage()
         tables.handles[address] = raw._weak_ref()
-        tables.recent.append(address)
+        tables.add_recent(address, 8)
         del storage, raw
     dead = list(tables.handles)
     expired: Callable[[int], bool] = torch.UntypedStorage._expired

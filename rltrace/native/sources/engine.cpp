@@ -191,10 +191,6 @@ struct ReadsView {
   std::shared_ptr<State> state;
 };
 
-struct RecentView {
-  std::shared_ptr<State> state;
-};
-
 struct WritersView {
   std::shared_ptr<State> state;
   std::shared_ptr<Writers> writers;
@@ -218,9 +214,7 @@ void expose(State& state, const at::Tensor& tensor, const py::object& array) {
   {
     Lock lock(state.mutex);
     if (!state.handles.contains(address)) {
-      follow_weakly(address);
-      state.handles.set(address, address);
-      state.recent.push_back(address);
+      state.follow(address, impl.unsafe_storage().nbytes());
     }
     state.reads.pop(address);
     const auto* known = state.special.find(address);
@@ -290,17 +284,6 @@ void bind_tables(py::module_& m) {
       .def_property_readonly("earlier",
                              [](WritersView& self) { return MapView<i64>(self.state, self.writers->earlier); });
 
-  py::class_<RecentView>(m, "Recent")
-      .def("append",
-           [](RecentView& self, u64 address) {
-             Lock lock(self.state->mutex);
-             self.state->recent.push_back(address);
-           })
-      .def("__len__", [](RecentView& self) {
-        Lock lock(self.state->mutex);
-        return self.state->recent.size();
-      });
-
   py::class_<State, std::shared_ptr<State>>(m, "StorageTables")
       .def(py::init<>())
       .def_property_readonly("handles",
@@ -311,7 +294,11 @@ void bind_tables(py::module_& m) {
                              [](const std::shared_ptr<State>& self) {
                                return MapView<std::shared_ptr<Special>>(self, self->special);
                              })
-      .def_property_readonly("recent", [](const std::shared_ptr<State>& self) { return RecentView{self}; })
+      .def("add_recent",
+           [](State& self, u64 address, size_t nbytes) {
+             Lock lock(self.mutex);
+             return self.add_recent(address, nbytes);
+           })
       .def_property_readonly("reads", [](const std::shared_ptr<State>& self) { return ReadsView{self}; })
       .def("new_writer_maps",
            [](const std::shared_ptr<State>& self) {

@@ -200,7 +200,7 @@ struct Recorder::Row {
           add_read(address, view, place);
         else
           state().add_special(address, static_cast<i64>(tensor.unsafe_storage().nbytes()), true);
-        follow(address);
+        follow(tensor);
         return Constants::OUTSIDE_READ;
       }
     }
@@ -390,7 +390,7 @@ struct Recorder::Row {
     const u64 address = address_of(impl);
     if (state().handles.contains(address)) return true;  // memory of an argument
     recorder.writers->current.set(address, (number << 12) - (slot << 2));
-    follow(address);
+    follow(impl);
     return true;
   }
 
@@ -400,11 +400,8 @@ struct Recorder::Row {
     return storage.resizable() && storage.data_ptr().get_deleter() == c10::GetAllocator(c10::kCPU)->raw_deleter();
   }
 
-  void follow(u64 address) {
-    follow_weakly(address);
-    state().handles.set(address, address);
-    state().recent.push_back(address);
-    if (state().recent.size() >= SWEEP_EVERY) sweep();
+  void follow(const TensorImpl& tensor) {
+    if (state().follow(address_of(tensor), tensor.unsafe_storage().nbytes())) sweep();
   }
 
   void sweep() {

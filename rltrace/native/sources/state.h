@@ -123,7 +123,8 @@ struct Layout {
   bool later;
 };
 
-constexpr size_t SWEEP_EVERY = 4096;
+// As in storages.py.
+constexpr size_t SWEEP_EVERY = 4096, SWEEP_BYTES = size_t{16} << 20, SWEEP_BYTES_EACH = size_t{8} << 10;
 
 // Weak references to storages are those of torch.UntypedStorage._weak_ref: the address of the StorageImpl.
 inline c10::intrusive_ptr_target* storage_at(u64 address) {
@@ -159,6 +160,7 @@ struct State {
   AddressMap<std::shared_ptr<Special>> special;
   Reads reads;
   std::vector<u64> recent;
+  size_t recent_bytes = 0;
   std::vector<std::shared_ptr<Writers>> writers;
   size_t sweep_at = 4 * SWEEP_EVERY;
   bool has_rare_entries = false;  // Python's own tables have entries, too
@@ -176,11 +178,27 @@ struct State {
     handles.clear();
     reads.clear();
     recent.clear();
+    recent_bytes = 0;
     for (auto& table : writers) {
       table->current.clear();
       table->earlier.clear();
     }
   }
+
+  // Follow a storage with so many bytes in host memory from now on; whether a sweep is due.
+  bool follow(u64 address, size_t nbytes) {
+    follow_weakly(address);
+    handles.set(address, address);
+    return add_recent(address, nbytes);
+  }
+
+  bool add_recent(u64 address, size_t nbytes) {
+    recent.push_back(address);
+    recent_bytes += nbytes;
+    return recent.size() >= SWEEP_EVERY || are_many_bytes();
+  }
+
+  bool are_many_bytes() const { return recent_bytes >= std::max(SWEEP_BYTES, SWEEP_BYTES_EACH * handles.size()); }
 
   // Add a storage to ``special``. Its writers are no longer looked up without it.
   std::shared_ptr<Special> add_special(u64 address, i64 nbytes, bool is_foreign) {
@@ -195,10 +213,11 @@ struct State {
     return added;
   }
 
-  // Drop what is known of dead storages: the recent ones each time, all when their number has doubled. Returns them;
-  // the entries in ``special`` are left to the caller, who needs the interpreter to drop them.
+  // Drop what is known of dead storages: the recent ones each time, all when their number has doubled, or where the
+  // recent ones are large. Returns them; the entries in ``special`` are left to the caller, who needs the interpreter
+  // to drop them.
   std::vector<u64> sweep() {
-    const bool whole = handles.size() >= sweep_at;
+    const bool whole = handles.size() >= sweep_at || are_many_bytes();
     std::vector<u64> candidates, dead;
     if (whole)
       handles.each([&](u64 address, u64) { candidates.push_back(address); });
@@ -214,6 +233,7 @@ struct State {
       dead.push_back(address);
     }
     recent.clear();
+    recent_bytes = 0;
     if (whole) sweep_at = std::max(4 * SWEEP_EVERY, 2 * handles.size());
     return dead;
   }

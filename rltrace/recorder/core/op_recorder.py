@@ -46,7 +46,7 @@ from rltrace.recorder.core.row_buffer import (
     RowConsumer,
     phase_bits,
 )
-from rltrace.recorder.core.storages import SWEEP_EVERY, View, overlaps_another, pack_read, pack_writer, row_of
+from rltrace.recorder.core.storages import View, overlaps_another, pack_read, pack_writer, row_of
 from rltrace.recorder.core.torchscript_threads import is_symbolic, is_torchscript_thread
 from rltrace.recorder.digests.layouts import data_address
 from rltrace.recorder.digests.readback import Pending
@@ -316,9 +316,7 @@ class OpRecorder(RowBuffer):
         raw: Any = out.untyped_storage()
         handles[address] = raw._weak_ref()
         self._current[address] = (self.row << 12) - (slot << 2)  # pack_writer
-        recent = self._recent
-        recent.append(address)
-        if len(recent) >= SWEEP_EVERY:
+        if self._add_recent(address, layout.nbytes if layout.dense else 0):
             self.process.storages.sweep()
         if plan.copies and tensors and self._marked:
             self._copy_marks(tensors[0], out)

@@ -159,7 +159,7 @@ class RowBuffer:
         self._sites = process.sites.known
         self._layouts = process.layouts.known
         self._handles = process.storages.handles
-        self._recent = process.storages.recent
+        self._add_recent = process.storages.tables.add_recent
         self._current = self._writers.current
         self._add_fixed = self.fixed.extend
         self._add_link = self.links.append

@@ -24,6 +24,12 @@ from rltrace.recorder.digests.layouts import Layout
 from rltrace.trace.format.schema import pack_link
 
 SWEEP_EVERY: Final = 4_096
+"""Storages followed between two sweeps, at most."""
+SWEEP_BYTES: Final = 16 << 20
+"""Host memory of those, at most. What torch keeps of a dead storage that is followed lies between tensors, whose memory
+cannot be joined again so long: that of a transformer's update doubled."""
+SWEEP_BYTES_EACH: Final = 8 << 10
+"""So many more for each storage that is followed: all of them are looked at."""
 _MAX_MASK: Final = 64 * 2**20
 """Larger storages, in elements, are followed as a whole: marked until one op has written all of them."""
 
@@ -144,8 +150,10 @@ class StorageTables:
         self.special: dict[int, Storage] = {}
         """By address: storages that their last writer alone does not describe."""
         self.reads = Reads()
-        self.recent: list[int] = []
+        self._recent: list[int] = []
         """Addresses followed since the last sweep."""
+        self._recent_bytes = 0
+        """Of their host memory."""
         self.has_rare_entries = False
         """Other tables than these and ``special`` have entries by address."""
         self._writer_maps: list[WriterMaps] = []
@@ -156,6 +164,15 @@ class StorageTables:
         """Maps for a new stream."""
         self._writer_maps.append(WriterMaps())
         return self._writer_maps[-1]
+
+    def add_recent(self, address: int, nbytes: int) -> bool:
+        """A storage with so many bytes in host memory is in ``handles`` now; returns whether a sweep is due."""
+        self._recent.append(address)
+        self._recent_bytes += nbytes
+        return len(self._recent) >= SWEEP_EVERY or self._are_many_bytes()
+
+    def _are_many_bytes(self) -> bool:
+        return self._recent_bytes >= max(SWEEP_BYTES, SWEEP_BYTES_EACH * len(self.handles))
 
     def add_special(self, address: int, nbytes: int, foreign: bool) -> Storage:
         """Add a storage to ``special``: its last writer alone does not describe it any more."""
@@ -175,7 +192,7 @@ class StorageTables:
             raw: Any = tensor.untyped_storage()
         if address not in self.handles:
             self.handles[address] = raw._weak_ref()
-            self.recent.append(address)
+            self.add_recent(address, raw.nbytes())
         storage = self.special.get(address) or self.add_special(address, raw.nbytes(), False)
         self.reads.pop(address)
         living = [alias for alias in storage.aliases or () if alias() is not None]
@@ -183,7 +200,8 @@ class StorageTables:
 
     def sweep(self) -> list[int]:
         """Drop entries of dead storages, but those in ``special``: the recent ones each time, all when their number has
-        doubled. Returns their addresses; none while another thread does so, or what a signal has interrupted."""
+        doubled, or where the recent ones are large. Returns their addresses; none while another thread does so, or what
+        a signal has interrupted."""
         if not self._sweeping.acquire(blocking=False):
             return []
         try:
@@ -192,11 +210,11 @@ class StorageTables:
             self._sweeping.release()
 
     def _sweep(self) -> list[int]:
-        whole = len(self.handles) >= self._sweep_at
+        whole = len(self.handles) >= self._sweep_at or self._are_many_bytes()
         expired: Any = torch.UntypedStorage._expired
         free: Any = torch.UntypedStorage._free_weak_ref
         dead = []
-        for address in list(self.handles) if whole else self.recent:
+        for address in list(self.handles) if whole else self._recent:
             handle = self.handles.get(address)
             if handle is not None and expired(handle):
                 for maps in self._writer_maps:
@@ -206,7 +224,8 @@ class StorageTables:
                 del self.handles[address]
                 free(handle)
                 dead.append(address)
-        self.recent.clear()
+        self._recent.clear()
+        self._recent_bytes = 0
         if whole:
             self._sweep_at = max(4 * SWEEP_EVERY, 2 * len(self.handles))
         return dead
@@ -215,7 +234,7 @@ class StorageTables:
         """Drop all entries, but those in ``special``."""
         for handle in self.handles.values():
             torch.UntypedStorage._free_weak_ref(handle)
-        for table in (self.handles, self.reads, self.recent):
+        for table in (self.handles, self.reads, self._recent):
             table.clear()
         for maps in self._writer_maps:
             maps.current.clear()
@@ -285,7 +304,7 @@ class Storages:
         self._verify_inputs = verify_inputs
         self.tables = tables or StorageTables()
         self.handles, self.special = self.tables.handles, self.tables.special
-        self.reads, self.recent = self.tables.reads, self.tables.recent
+        self.reads = self.tables.reads
         self._unseen_writes: set[int] = set()
         """Addresses of storages with a write by no op."""
         self._arrived: dict[int, tuple[int, int]] = {}
@@ -309,9 +328,7 @@ class Storages:
         """Start following memory that an op has just allocated."""
         raw: Any = tensor.untyped_storage()
         self.handles[address] = raw._weak_ref()
-        recent = self.recent
-        recent.append(address)
-        if len(recent) >= SWEEP_EVERY:
+        if self.tables.add_recent(address, raw.nbytes() if tensor.is_cpu else 0):
             self.sweep()
 
     def follow_outside(self, address: int, tensor: torch.Tensor) -> bool:
@@ -327,7 +344,7 @@ class Storages:
         """Code outside torch can write this memory from now on."""
         if address not in self.handles:
             self.handles[address] = raw._weak_ref()
-            self.recent.append(address)
+            self.tables.add_recent(address, 0)
         self._special(address, raw).foreign = True
         self.reads.pop(address)
 
