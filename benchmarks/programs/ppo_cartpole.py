@@ -11,14 +11,8 @@ import time
 from pathlib import Path
 
 import torch
+from process_memory import peak_mib
 from stable_baselines3 import PPO
-
-
-def peak_mib() -> float:
-    """Largest resident memory so far. Not ``getrusage``: that carries the launching process's peak over exec."""
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-
 
 agent = PPO("MlpPolicy", "CartPole-v1", n_steps=512, seed=1, device="cpu")
 if "BENCH_LOG_LINE" in os.environ:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+from process_memory import peak_mib
 from stable_baselines3 import PPO
 
 import rltrace
@@ -23,11 +24,6 @@ from rltrace.trace.read.reader import open_trace
 def resident_mib() -> float:
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
-
-
-def peak_mib() -> float:
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 steps, rows = int(sys.argv[1]), int(sys.argv[2])

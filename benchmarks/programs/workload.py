@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from process_memory import peak_mib
 from torch import nn
 from torch.nn import functional
 
@@ -121,11 +122,6 @@ def cnn() -> tuple[Callable[[], object], nn.Module]:
 
     agent = PPO("CnnPolicy", Frames(), n_steps=256, batch_size=64, n_epochs=2, seed=1, device="cpu")
     return lambda: agent.learn(256), agent.policy
-
-
-def peak_mib() -> float:
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 learn, model = {"grpo": grpo, "mlp": mlp, "cnn": cnn}[sys.argv[1]]()

@@ -82,9 +82,10 @@ def record_of(provider: str, account: Any) -> Record:
 
 def account_in(process: ProcessTrace, provider: str, kind: type[T]) -> T | None:
     """The last account of a provider in the journal of a process; None: it has none, or an invalid one."""
-    records = [record for record in process.journal.records if record["type"] == "injection"]
-    found = [record for record in records if record["provider"] == provider]
-    return parse_account(found[-1], kind) if found else None
+    for record in reversed(process.journal.records):
+        if record["type"] == "injection" and record["provider"] == provider:
+            return parse_account(record, kind)
+    return None
 
 
 def parse_account(found: Mapping[str, Any], kind: type[T]) -> T | None:

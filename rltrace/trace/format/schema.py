@@ -541,8 +541,8 @@ RECORD_TYPES: Final = {
     " left_out: [[op, why, calls], …], at_once: ops of which calls were made two at once",
     "optimizer": "after the first attempt of an optimizer, of what it began with: ordinal, parameters: their digest,"
     " state: names of the tensors of its state then, kept: the same after the attempt",
-    "injection": "in a process of a program that ran again: provider; selected, injected, propagated, missed, other,"
-    " reached, answered, refused: what it was given",
+    "injection": "in a process of a program that ran again, so far; the last one of a provider counts: provider;"
+    " selected, injected, propagated, missed, other, reached, answered, refused: what it was given",
     "shards": "step, optimizer: its ordinal, rank, world_size, tensors: [{kind, name, key, shape (of the whole),"
     " digest (of the value) or why there is none, placements, mesh, coordinate}, …]: what the rank held of parameters,"
     " gradients and optimizer state at a step",
