@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -233,6 +234,25 @@ def test_a_file_is_read_once_for_its_hash_and_its_lines(monkeypatch: pytest.Monk
     monkeypatch.setattr(sources, "_read", lambda path: plain(path) if read.add(path) is None else None)
     assert sources.hashes({}, files) == alone and len(files) > 1
     assert not read & {file.path for file in files}
+
+
+def test_files_are_read_while_another_thread_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection, in which other threads run, can come between two modules that are looked at."""
+    names = (f"imported{number}" for number in range(2000))
+
+    def import_another(*_: object) -> None:
+        sys.modules[next(names, "all")] = ModuleType("imported")
+
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+    threshold, before = gc.get_threshold(), len(sys.modules)
+    gc.callbacks.append(import_another)
+    gc.set_threshold(1)
+    try:
+        sources.hashes({})
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(import_another)
+    assert len(sys.modules) > before
 
 
 def test_no_files_of_the_library_or_of_packages() -> None:

@@ -105,7 +105,7 @@ def _loaded_files() -> Iterator[str]:
     """Paths of loaded source files outside of package folders."""
     files = ((name, getattr(sys.modules.get(name), "__file__", None)) for name in LARGE)
     skipped = tuple(f"{name}." for name, file in files if isinstance(file, str) and _is_not_the_programs(file))
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # unlike a list of the items, made while no other thread runs
         if name.startswith(skipped):
             continue
         file = getattr(module, "__dict__", {}).get("__file__")

@@ -35,7 +35,7 @@ def exclude_new_modules() -> None:
 
 def _exclude_modules() -> None:
     skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         if (name == "rltrace" or name.startswith("rltrace.")) and module not in _excluded:
             for code in _codes(module):
                 eval_frame.set_code_exec_strategy(code, skip)

@@ -270,7 +270,7 @@ class Streams:
         """Ops no longer become rows. The engines of other threads stay, and pass ops through."""
         self._on = False
         own = threading.get_ident()
-        for ident, engine in list(self._engines.items()):
+        for ident, engine in self._engines.copy().items():
             if ident == own and engine.leave():
                 del self._engines[ident]
             else:
