@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final
 
 import numpy as np
@@ -63,17 +63,20 @@ MOST_SEEDS, AT_ONCE = 1 << 16, 1 << 12
 def seeds_of(digests: Collection[int]) -> dict[int, int]:
     """By digest of a state, the seed of the generator that was just seeded with it, where that is below 65,536."""
     found: dict[int, int] = {}
-    if not digests:
-        return found
+    wanted = set(digests)
     for start in range(0, MOST_SEEDS, AT_ONCE):
-        states = _states(np.arange(start, start + AT_ONCE, dtype=np.uint64))
-        for seed, state in enumerate(states, start):
-            digest = xxh3_64_intdigest(state)
-            if digest in digests:
-                found[digest] = seed
-        if len(found) == len(set(digests)):
+        if len(found) == len(wanted):
             break
+        known = _seeds_from(start)
+        found |= {digest: known[digest] for digest in wanted & known.keys()}
     return found
+
+
+@cache
+def _seeds_from(start: int) -> dict[int, int]:
+    """By digest of the state, AT_ONCE seeds from this one on; all of them take a second, and no more than once."""
+    states = _states(np.arange(start, start + AT_ONCE, dtype=np.uint64))
+    return {xxh3_64_intdigest(state): seed for seed, state in enumerate(states, start)}
 
 
 def _states(seeds: np.ndarray) -> np.ndarray:
