@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import venv
@@ -280,19 +281,24 @@ ctypes.memset(weight.data_ptr(), int(sys.argv[1]), 4)
 """
 
 
-def test_the_commands_that_settle_a_stale_link(folder: Path) -> None:
+def test_the_commands_that_settle_a_stale_link(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A write past torch leaves inputs of an exact op unknown; the printed commands, run as is, name the cause."""
     (folder / "stale.py").write_text(STALE)
     found = {}
     for name, noise in (("a", "5"), ("b", "6")):
         run(folder, RLTRACE, "record", "--quiet", "-o", f"{name}.zarr", "--", PYTHON, "stale.py", noise)
-    compared = json.loads(run(folder, RLTRACE, "diff", "a.zarr", "b.zarr", "--format", "json").stdout)
+    monkeypatch.chdir(folder)
+    main(["diff", "a.zarr", "b.zarr", "--format", "json"])
+    compared = json.loads(capsys.readouterr().out)
     found["before"] = compared["first"]
     *record, diff = compared["advice"][:3]
     assert [line.split(" -o ")[0] for line in record] == ["rltrace record --steps 0:1 --until 0 --verify-inputs"] * 2
     path = f"{RLTRACE.parent}{os.pathsep}{os.environ['PATH']}"
     assert [run(folder, "sh", "-c", line, PATH=path).returncode for line in record] == [0, 0]
-    found["after"] = json.loads(run(folder, "sh", "-c", f"{diff} --format json", PATH=path).stdout)["first"]
+    main([*shlex.split(diff)[1:], "--format", "json"])
+    found["after"] = json.loads(capsys.readouterr().out)["first"]
     assert {when: (f["op"], f["inputs_match"], f["cause"] == "untracked-write") for when, f in found.items()} == {
         "before": ("aten.mul.Tensor", "unknown", False),
         "after": ("aten.mul.Tensor", "differ", True),

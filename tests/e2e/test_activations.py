@@ -1,4 +1,4 @@
-"""The rows of real programs, beside a recorder too simple to be wrong."""
+"""The rows of a real program, beside a recorder too simple to be wrong."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-@pytest.mark.parametrize("program", ["sac.py", "zoo.py"])
-def test_rows_are_what_ran(cli: Any, as_it_is: Callable[[str], Any], program: str) -> None:
+def test_rows_are_what_ran(cli: Any, as_it_is: Callable[[str], Any]) -> None:
     """Every op is a row, in order; two ops have equal digests just where independent hashes of their bits are equal."""
-    cli.python("oracle.py", "oracle.log", PROGRAMS / program)
+    cli.python("oracle.py", "oracle.log", PROGRAMS / "zoo.py")
     seen = [line.split() for line in (cli.folder / "oracle.log").read_text().splitlines()]
-    lines = cli.rltrace("ops", as_it_is(program).trace, "op=*", "--format", "json").stdout.splitlines()
+    lines = cli.rltrace("ops", as_it_is("zoo.py").trace, "op=*", "--format", "json").stdout.splitlines()
     rows = [json.loads(line) for line in lines]
     assert [row["op"] for row in rows] == [name for name, _ in seen]
 

@@ -52,7 +52,6 @@ FRESH, HASHES = "MALLOC_PERTURB_=170", "PYTHONHASHSEED=random"
 @pytest.mark.parametrize(
     ("program", "setting", "options"),
     [
-        ("sac.py", FRESH, ("--check-links",)),
         ("zoo.py", FRESH, ()),
         ("many_ops.py", FRESH, ()),
         ("dqn.py", HASHES, ("--check-links",)),

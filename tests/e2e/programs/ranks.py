@@ -1,6 +1,6 @@
 """Two ranks that meet in collectives of every kind, then train one model with DistributedDataParallel.
 
-``torchrun … ranks.py FOLDER [STEP]``: from step STEP on rank 1 has other data. Each rank leaves its weights in FOLDER.
+``torchrun … ranks.py FOLDER``: each rank leaves its weights in FOLDER.
 """
 
 import sys
@@ -10,7 +10,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed import _functional_collectives as functional
 
-FOLDER, CHANGED_FROM = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None
+FOLDER = Path(sys.argv[1])
 STEPS = 6
 
 
@@ -51,9 +51,9 @@ def main() -> None:
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     generator = torch.Generator().manual_seed(rank)
-    for step in range(STEPS):
+    for _ in range(STEPS):
         inputs, targets = batch(generator)
-        inputs = inputs * (1.001 if rank == 1 and CHANGED_FROM is not None and step >= CHANGED_FROM else 1.0)
+        inputs = inputs * 1.0
         loss = (model(inputs) - targets).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
