@@ -143,16 +143,19 @@ def gate(whole: Whole, memory: Memory) -> Gate:
 
 
 def test_every_byte(whole: Whole, gate: Gate) -> None:
-    """Each byte of each file, flipped as a whole and in single bits, is reported; all else reads as it was written."""
+    """Each byte of each file, flipped as a whole and in single bits, is reported; all else reads as it was written.
+
+    A chunk has a digest of all its bytes: of each byte one bit is tried, another one of the next.
+    """
     for key in whole.asked:
         data = bytearray(whole.files[key])
-        bits = 3 if key.endswith("/log") else 8
+        bits = 3 if key.endswith("/log") else 1 if "/c." in key or "/c/" in key else 8
         for at in range(len(data)):
             for change in (0xFF, *(1 << (at + 3 * bit) % 8 for bit in range(bits))):
                 data[at] ^= change
                 gate.take(key, bytes(data), f"byte {at} ^ {change}")
                 data[at] ^= change
-    assert gate.tried > 40_000
+    assert gate.tried > 25_000
     assert gate.read > 300
 
 

@@ -73,15 +73,16 @@ def test_an_engine_is_compared_with_itself(tmp_path: Path, bent: float, rows: in
     assert all(other.rows == 0 for other in parity.repeated if other is not one)
 
 
-@pytest.mark.parametrize("packed", [0, 5])
 @pytest.mark.parametrize(
-    ("twist", "first"),
+    ("twist", "packed", "first"),
     [
-        ("", []),
-        ("turn", [("attention", "what Policy.layers.0.attention.attention is given (query) differs already")]),
-        ("own", [("attention.attention", "")]),
+        ("", 0, []),
+        ("", 5, []),
+        ("turn", 0, [("attention", "what Policy.layers.0.attention.attention is given (query) differs already")]),
+        ("own", 5, [("attention.attention", "")]),
         (
             "turn own",
+            0,
             [
                 ("attention", "what Policy.layers.0.attention.attention is given (query) differs already"),
                 ("attention.attention", ""),
@@ -89,6 +90,7 @@ def test_an_engine_is_compared_with_itself(tmp_path: Path, bent: float, rows: in
         ),
         (
             "turn out",
+            0,
             [
                 ("attention", "what Policy.layers.0.attention.attention is given (query) differs already"),
                 ("attention.out", "addmm in A"),
