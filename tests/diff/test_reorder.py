@@ -19,14 +19,17 @@ from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import Kind, RowFlag
 
 Row = tuple[str, str, tuple[Any, ...]]
-"""Site, what it returns (with a ``?`` it may be unwritten memory; an argument may follow), inputs."""
+"""Site (``draw`` draws), what it returns (with a ``?`` it may be unwritten memory; an argument may follow), inputs."""
 
 MAKE = [("make", "x", ()), ("make", "y", ())]
 USE = [("use", "u", (0,)), ("use", "v", (1,))]
 
 
-def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[bool]]:
-    """The partner of each row of A, and whether it moved, where rows were matched by their places before."""
+def matched(folder: Path, a: list[Row], b: list[Row], before: int = 0) -> tuple[list[int], list[bool]]:
+    """The partner of each row of A, and whether it moved, where rows were matched by their places before.
+
+    ``before``: so many rows of B come first that have no partner.
+    """
     for trace, (side, rows) in both(folder, ("a", a), ("b", b)):
         trace.op("aten.zeros.default", outputs=["before"])
         for site, output, inputs in rows:
@@ -34,10 +37,11 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
             flags = RowFlag.MARKED if "?" in output else 0
             frame, outputs = (f"{site}.py", 1, site, site), [f"{output} of {side}" if flags else output]
             number = [int(digit) for digit in output.partition("?")[2]]
-            trace.op(f"aten.{site}.default", frame, links, outputs, integers=number, flags=flags)
+            state = output if site == "draw" else None
+            trace.op(f"aten.{site}.default", frame, links, outputs, integers=number, flags=flags, rng=state)
     ranges = [view.read(1, view.rows) for view in views_in(folder)]
     at = np.arange(len(a))
-    found = match_reordered(*ranges, Alignment(len(a), len(b), at, at, np.zeros(len(a), bool), None))
+    found = match_reordered(*ranges, Alignment(len(a), len(b), at, before + at, np.zeros(len(a), bool), None))
     assert found.a.tolist() == list(range(len(a)))
     return found.b.tolist(), found.moved.tolist()
 
@@ -55,6 +59,14 @@ def matched(folder: Path, a: list[Row], b: list[Row]) -> tuple[list[int], list[b
         ([*MAKE, *USE], [*MAKE, ("use", "v", (In(1, slot=0),)), ("use", "w", (0,))], [0, 1, 2, 3]),
         ([MAKE[0], ("use", "u", (0,)), MAKE[1], ("use", "v", (2,))],
          [MAKE[0], ("use", "v", (0,)), MAKE[1], ("use", "u", (2,))], [0, 1, 2, 3]),
+        # equal results of equal values: by the rows that wrote these
+        ([("make", "x", ()), *MAKE, ("use", "u", (0,)), ("use", "u", (1,)), ("use", "v", (2,))],
+         [("make", "x", ()), *MAKE, ("use", "v", (2,)), ("use", "u", (0,)), ("use", "u", (1,))], [0, 1, 2, 4, 5, 3]),
+        # before one that changed
+        ([*MAKE, *USE, ("use", "p", (0,)), ("draw", "r", ())],
+         [*MAKE, *USE[::-1], ("use", "q", (0,)), ("draw", "s", ())], [0, 1, 3, 2, 4, 5]),
+        ([*MAKE, ("use", "p", (0,)), *USE, ("draw", "r", ())],
+         [*MAKE, ("use", "q", (0,)), *USE[::-1], ("draw", "s", ())], [0, 1, 2, 3, 4, 5]),
         # read on both sides: by the bytes, whichever op wrote them
         ([*MAKE, ("use", "u", (("outside", "p"),)), ("use", "v", (("outside", "q"),))],
          [*MAKE, ("use", "v", (("outside", "q"),)), ("use", "u", (("outside", "p"),))], [0, 1, 3, 2]),
@@ -140,6 +152,27 @@ def test_a_loop_over_a_set(tmp_path: Path, seed: int) -> None:
     assert all(own or k == partner for k, (own, partner) in enumerate(zip(moved, partners, strict=True)))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_loops_before_a_change(tmp_path: Path, seed: int) -> None:
+    """Rows of each loop are those of their items, though many compute the same, and other data and draws follow."""
+    random, items = Random(seed), range(4)
+    sides: list[list[Row]] = [[], []]
+    wanted = []
+    for _ in range(3):
+        orders = [random.sample(items, 4) for _ in sides]
+        for rows, order in zip(sides, orders, strict=True):
+            first = len(rows)
+            rows += [("make", f"x{item}", ()) for item in order]
+            rows += [("use", f"u{item // 2}", (first + k,)) for k, item in enumerate(order)]
+            rows += [("copy", "zeros", (first + 4 + k,)) for k in range(4)]
+        first = len(wanted)
+        wanted += [first + 4 * part + orders[1].index(item) for part in range(3) for item in orders[0]]
+    for rows, side in zip(sides, "ab", strict=True):
+        rows += [("use", f"changed in {side}", (0,)), ("draw", side, ()), ("make", f"other {side}", ())]
+    partners, _ = matched(tmp_path, *sides)
+    assert partners == [*wanted, *range(36, 39)]
+
+
 def test_marked_rows_in_a_chain(tmp_path: Path) -> None:
     """A match of rows that may hold unwritten memory decides which of those that read them match, however many."""
     a: list[Row] = [*MAKE]
@@ -207,6 +240,12 @@ def test_who_reads_a_tensor_first_moves_no_row(tmp_path: Path) -> None:
     assert matched(tmp_path, a, b) == ([0, 1], [False, False])
 
 
+def test_more_of_a_loop_reorders_nothing(tmp_path: Path) -> None:
+    """Rows that one side alone has compute the same as later ones: those keep their partners."""
+    once: list[Row] = [("use", "zeros", (("outside", "p"),)), ("use", "ones", (("outside", "q"),))]
+    assert matched(tmp_path, once, [*once, *once], before=2)[0] == [2, 3]
+
+
 @pytest.mark.parametrize("longer", [0, 1])
 def test_one_more_step_of_an_environment_reorders_nothing(tmp_path: Path, longer: int) -> None:
     """After it, ops of one side read what the other's next ones did, by chance: they stay in the order of the sites."""
@@ -248,8 +287,9 @@ def test_a_row_keeps_its_partner() -> None:
 
 def test_too_many_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where sites that do not fit are found again and again, every row stays where it is."""
-    b = [*MAKE[::-1], ("use", "v", (1,)), ("use", "u", (0,))]
+    a: list[Row] = [*MAKE, *USE, ("fill", "p", (2,)), ("fill", "q", (-1,))]
+    b: list[Row] = [*MAKE[::-1], ("use", "v", (1,)), ("use", "u", (1,)), ("fill", "q", (-1,)), ("fill", "p", (3,))]
     monkeypatch.setattr(reorder, "ROUNDS", 2)
-    assert matched(tmp_path, [*MAKE, *USE], b)[0] == [1, 0, 2, 3]
+    assert matched(tmp_path, a, b)[0] == [1, 0, 2, 3, 4, 5]
     monkeypatch.setattr(reorder, "ROUNDS", 1)
-    assert matched(tmp_path / "again", [*MAKE, *USE], b)[0] == [0, 1, 2, 3]
+    assert matched(tmp_path / "again", a, b)[0] == [0, 1, 2, 3, 4, 5]

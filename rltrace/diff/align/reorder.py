@@ -1,9 +1,11 @@
 """Reordered rows: ops of one call site that run in another order, which is no difference of values.
 
 A program that iterates over a set of strings runs the same ops in another order in every process. Matched by
-occurrence, each would seem to compute something else. Owns the test for a *pure* permutation: at one site and op, the
-rows that differ compute the same results on both sides, each equally often, from matched producers. Where one of them
-changed as well, the others show which one it was. Otherwise the alignment stays as it is.
+occurrence, each would seem to compute something else. Owns the test for a *pure* permutation: up to the first that
+changed, the rows of one site and op compute the same results on both sides, each equally often, from what matched rows
+wrote. Marked rows, whose digests may cover uninitialised memory, are matched by what they read alone: a replay buffer
+from ``empty`` may be filled key by key in the order of a set. Where one of the rows changed as well, the others show
+which one it was. Otherwise the alignment stays as it is.
 """
 
 from __future__ import annotations
@@ -19,108 +21,24 @@ from numpy.typing import NDArray
 from rltrace.diff.align.blocks import WINDOW_ROWS
 from rltrace.diff.align.rows import Alignment
 from rltrace.diff.base.row_diff import candidates, difference
-from rltrace.diff.base.sequences import Indices, Tokens, codes_of, longest_increasing, match_nth
+from rltrace.diff.base.sequences import EMPTY, Indices, Tokens, codes_of, longest_increasing, match_nth, occurrences
 from rltrace.diff.base.tokens import mix, values_of
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.row_hashes import DIGESTS, AnyOrder, cell_sums, input_digests
-from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import Column, Kind, RowFlag
-
-# --- marked rows ------------------------------------------------------------------------------------------------------
-#
-# Marked rows that were reordered. Their digests may cover uninitialised memory, so they are matched by their producers:
-# a replay buffer from ``empty`` may be filled key by key in the order of a set, and matched by position, the write of
-# one key would seem to be that of another.
-
-
-InputKeys = tuple[tuple[int, int], ...]
-"""The token of its content, and for every input, B's row that wrote it (or the kind of origin) and the number of that
-row's output."""
+from rltrace.trace.format.schema import SLOT_UNKNOWN, Column, Kind, RowFlag
 
 GroupedPairs = tuple[Indices, Indices, Indices]
 """Rows of A, rows of B, and the group of each pair; a group is accepted or rejected as a whole."""
 
-MAX_MARKED = 20_000
-"""Marked rows of a window; with more, they stay matched by position."""
+MAX_ROWS = 20_000
+"""Rows of a window that may have changed places; later ones stay where they are."""
 
 BEFORE, NO_PARTNER = -(1 << 40), -(1 << 50)
 """Offset of rows before the ranges, and the value for a row without a partner; neither is a row or a kind of origin."""
 
 ROUNDS = 16
-"""Iterations in which a new match of one marked row changes those of marked rows that read what it wrote."""
-
-
-def rematch_marked(a: RowRange, b: RowRange, alignment: Alignment, partner: Indices, groups: int) -> GroupedPairs:
-    """New pairs of marked rows with the same inputs; ``partner``: B's rows by A's, -1 where not known.
-
-    All rows of one site, op and computation are matched anew, or none. Groups are numbered from ``groups`` on.
-    """
-    none = np.empty(0, np.int64)
-    flags = a.flags(RowFlag.MARKED)[alignment.a] & b.flags(RowFlag.MARKED)[alignment.b]
-    at_a, at_b = alignment.a[flags], alignment.b[flags]
-    if not len(at_a) or len(at_a) > MAX_MARKED:
-        return none, none, none
-    partner, own = partner.copy(), np.arange(len(b), dtype=np.int64)
-    place_a, place_b, count = codes_of(_places(a, at_a), _places(b, at_b))
-    found: dict[int, tuple[Indices, Indices]] = {}
-    for _ in range(ROUNDS):
-        changed = False
-        for place in np.flatnonzero(_is_doubtful(a, at_a, b, at_b, partner, place_a, count)).tolist():
-            rows_a, rows_b = at_a[place_a == place], at_b[place_b == place]
-            matched = _match_by_inputs(
-                [_input_keys(a, int(i), partner) for i in rows_a],
-                [_input_keys(b, int(j), own) for j in rows_b],
-            )
-            if matched is not None and not np.array_equal(partner[rows_a], rows_b[matched]):
-                partner[rows_a] = rows_b[matched]
-                found[place] = rows_a, rows_b[matched]
-                changed = True
-        if not changed:
-            break
-    if not found:
-        return none, none, none
-    sizes = [len(rows) for rows, _ in found.values()]
-    numbers = np.repeat(np.arange(groups, groups + len(sizes)), sizes)
-    return (*(np.concatenate(rows) for rows in zip(*found.values(), strict=True)), numbers)  # type: ignore[return-value]
-
-
-def _places(stretch: RowRange, at: Indices) -> NDArray[np.uint64]:
-    """Site, op and computation of some rows, as one token each."""
-    return mix(stretch.tokens.identity[at], stretch.tokens.computation[at])
-
-
-def _is_doubtful(
-    a: RowRange, at_a: Indices, b: RowRange, at_b: Indices, partner: Indices, place: Indices, count: int
-) -> NDArray[np.bool_]:
-    """Which sites have a pair whose inputs differ under these partners."""
-    own = np.arange(len(b), dtype=np.int64)
-    pairs = zip(at_a.tolist(), at_b.tolist(), strict=True)
-    unequal = np.array([_input_keys(a, i, partner) != _input_keys(b, int(j), own) for i, j in pairs])
-    doubtful = np.zeros(count, dtype=bool)
-    doubtful[place[unequal]] = True
-    return doubtful
-
-
-def _input_keys(stretch: RowRange, i: int, partner: Indices) -> InputKeys:
-    outside = [(int(stretch.tokens.content[i]), 0)]  # the numbers among its arguments; not what a marked row digested
-    for link in stretch.rows.inputs(i):
-        target, row = i - link.distance, link.distance
-        if row > 0 and target >= 0:
-            row = int(partner[target]) if partner[target] >= 0 else NO_PARTNER
-        elif row > 0:
-            row = BEFORE + target  # the ranges begin at matched rows
-        outside.append((row, -1 if link.slot is None else link.slot))
-    return tuple(outside)
-
-
-def _match_by_inputs(a: list[InputKeys], b: list[InputKeys]) -> Indices | None:
-    """For each of ``a`` the place in ``b`` with the same inputs, by occurrence; None: one of them has no partner."""
-    places: dict[InputKeys, deque[int]] = defaultdict(deque)
-    for place, outside in enumerate(b):
-        places[outside].append(place)
-    found = [places[outside].popleft() if places[outside] else -1 for outside in a]
-    return None if -1 in found else np.array(found, np.int64)
+"""Iterations in which a rejected group takes others with it that read what its rows wrote."""
 
 
 # --- reorder ----------------------------------------------------------------------------------------------------------
@@ -171,21 +89,14 @@ def match_reordered(a: RowRange, b: RowRange, alignment: Alignment) -> Alignment
 def _match_permuted(a: RowRange, b: RowRange, alignment: Alignment) -> Alignment:
     """``alignment`` with the rows of every pure permutation matched by what they compute."""
     unequal = _unequal(a, b, alignment)
-    rows_a = np.sort(np.concatenate([alignment.a[unequal], alignment.only_a]))
-    rows_b = np.sort(np.concatenate([alignment.b[unequal], alignment.only_b]))
-    if not len(rows_a) or not len(rows_b):
+    differ = [np.append(alignment.a[unequal], alignment.only_a), np.append(alignment.b[unequal], alignment.only_b)]
+    if not all(map(len, differ)):
         return alignment
-    at_a, at_b, group = _permuted(a, b, rows_a, rows_b, _call_tokens(a, b))
-    if not len(at_a) or len(at_a) > MAX_MARKED:
+    inputs = _Inputs.of(a), _Inputs.of(b)
+    at_a, at_b, group = _permuted(inputs, _reorderable(a, b, differ), _partners(alignment, EMPTY, EMPTY))
+    if not len(at_a):
         return alignment
-    more = rematch_marked(a, b, alignment, _partners(alignment, at_a, at_b), int(group.max()) + 1)
-    again = np.isin(at_a, more[0]) | np.isin(at_b, more[1])
-    sites = a.tokens.identity[at_a[again]]
-    at_a, at_b, group = (np.concatenate([x[~again], y]) for x, y in zip((at_a, at_b, group), more, strict=True))
-    # Some rows of a site are matched by what they compute, and others by what they read: all count as one group then.
-    mixed = np.isin(a.tokens.identity[at_a], sites)
-    group[mixed] = -1 - np.unique(a.tokens.identity[at_a[mixed]], return_inverse=True)[1]
-    keep = _with_matching_producers(a, b, alignment, (at_a, at_b, group))
+    keep = _exchanged(inputs, alignment, (at_a, at_b, group))
     return _rematched(alignment, at_a[keep], at_b[keep]) if keep.any() else alignment
 
 
@@ -193,27 +104,92 @@ def _unequal(a: RowRange, b: RowRange, alignment: Alignment) -> NDArray[np.bool_
     """Which pairs differ, whatever row reads a tensor first in a step and so has its digest."""
     unequal = candidates(a, alignment.a, b, alignment.b)
     same = a.tokens.content[alignment.a] == b.tokens.content[alignment.b]
-    for k in np.flatnonzero(unequal & same)[:MAX_MARKED].tolist():
+    for k in np.flatnonzero(unequal & same)[:MAX_ROWS].tolist():
         unequal[k] = difference(a, int(alignment.a[k]), b, int(alignment.b[k])).found
     return unequal
 
 
 def _permuted(
-    a: RowRange, b: RowRange, rows_a: Indices, rows_b: Indices, calls: tuple[Tokens, Tokens]
-) -> tuple[Indices, Indices, Indices]:
-    """Pairs by content, and their groups, of every site and op whose differing rows compute the same on both sides."""
-    place_a, place_b, count = codes_of(calls[0][rows_a], calls[1][rows_b])
-    counts_a, counts_b = np.bincount(place_a, minlength=count), np.bincount(place_b, minlength=count)
-    of_module = calls[0] != a.tokens.identity
-    fits = (counts_a == counts_b) & ((counts_a > 1) | np.isin(np.arange(count), place_a[of_module[rows_a]]))
-    keep_a, keep_b = fits[place_a], fits[place_b]
-    rows_a, rows_b, place_a, place_b = rows_a[keep_a], rows_b[keep_b], place_a[keep_a], place_b[keep_b]
-    content_a, content_b = _results(a)[rows_a], _results(b)[rows_b]
-    order_a = np.lexsort((rows_a, a.tokens.structure[rows_a], content_a, place_a))
-    order_b = np.lexsort((rows_b, b.tokens.structure[rows_b], content_b, place_b))
-    wrong = place_a[order_a][content_a[order_a] != content_b[order_b]]
-    right = ~np.isin(place_a[order_a], wrong)
-    return rows_a[order_a][right], rows_b[order_b][right], place_a[order_a][right]
+    inputs: tuple[_Inputs, _Inputs], sides: tuple[_Reorderable, _Reorderable], partner: Indices
+) -> GroupedPairs:
+    """Pairs of rows that compute the same from what matched rows wrote, and their groups.
+
+    A group is a run of one call's rows that is as long on both sides and holds the same rows, before the first that
+    changed: what follows that one is no permutation. ``partner``: B's rows by A's.
+    """
+    a, b = sides
+    matched = _matched_in_order(inputs, sides, partner.copy())
+    order = np.lexsort((a.nth, a.call))
+    call, nth = a.call[order], a.nth[order]
+    far = len(b.rows) + 1
+    reach = np.concatenate([b.nth, [far - 1]])[matched[order]] + call * far
+    ends = np.maximum.accumulate(reach) == nth + call * far
+    last = np.full(int(call.max(initial=-1)) + 1, -1, np.int64)
+    np.maximum.at(last, call[ends], nth[ends])
+    at = order[nth <= last[call]]
+    at_a, at_b, group = a.rows[at], b.rows[matched[at]], (np.cumsum(ends) - ends)[nth <= last[call]]
+    moved = np.isin(group, group[partner[at_a] != at_b])
+    return at_a[moved], at_b[moved], group[moved]
+
+
+@dataclass(frozen=True, eq=False)
+class _Reorderable:
+    """Rows of one side that may have changed places, in order; shape [n] each."""
+
+    rows: Indices
+    call: Indices
+    nth: Indices
+    """The number of rows of the call before it."""
+    results: Tokens
+
+
+def _reorderable(a: RowRange, b: RowRange, differ: list[Indices]) -> tuple[_Reorderable, _Reorderable]:
+    """The rows of each call up to the first with results that the other side does not have; none at all where no row
+    that differs is before that.
+
+    ``differ``: the rows of either side that do. A marked row may have digested uninitialised memory: it is one of them,
+    and has no results.
+    """
+    tokens = _call_tokens(a, b)
+    call_a, call_b, count = codes_of(*tokens)
+    marked = [stretch.flags(RowFlag.MARKED) for stretch in (a, b)]
+    results = [
+        mix(own, np.where(without, stretch.tokens.content, _results(stretch)))
+        for own, stretch, without in zip(tokens, (a, b), marked, strict=True)
+    ]
+    calls, nths = (call_a, call_b), (occurrences(call_a), occurrences(call_b))
+    first, end = np.full((2, count), len(a) + len(b), np.int64)
+    for call, nth, rows, without, own, other in zip(calls, nths, differ, marked, results, results[::-1], strict=True):
+        np.minimum.at(first, call[rows], nth[rows])
+        np.minimum.at(first, call[without], nth[without])
+        changed = ~np.isin(own, other)
+        np.minimum.at(end, call[changed], nth[changed])
+    end[:] = np.where((first < end).any(), end, 0)  # what reads moved rows may have moved, too, though it is equal
+    found = []
+    for call, nth, own in zip(calls, nths, results, strict=True):
+        rows = np.flatnonzero(nth < end[call])[:MAX_ROWS]
+        found.append(_Reorderable(rows, call[rows], nth[rows], own[rows]))
+    return found[0], found[1]
+
+
+def _matched_in_order(
+    inputs: tuple[_Inputs, _Inputs], sides: tuple[_Reorderable, _Reorderable], partner: Indices
+) -> Indices:
+    """For each row of A the place of the next of B with its call, results and inputs; -1: none. Changes ``partner``.
+
+    One after the other, as what a row reads was written by rows before it.
+    """
+    a, b = sides
+    own = np.arange(len(inputs[1].stretch), dtype=np.int64)
+    places: dict[tuple[int, InputCells], deque[int]] = defaultdict(deque)
+    for place, (row, results) in enumerate(zip(b.rows.tolist(), b.results.tolist(), strict=True)):
+        places[results, inputs[1].cells(row, own)].append(place)
+    found = np.full(len(a.rows), -1, np.int64)
+    for place, (row, results) in enumerate(zip(a.rows.tolist(), a.results.tolist(), strict=True)):
+        if free := places.get((results, inputs[0].cells(row, partner))):
+            found[place] = free.popleft()
+            partner[row] = b.rows[found[place]]
+    return found
 
 
 def _call_tokens(a: RowRange, b: RowRange) -> tuple[Tokens, Tokens]:
@@ -236,33 +212,65 @@ def _results(stretch: RowRange) -> Tokens:
     return mix(stretch.tokens.computation, values_of(stretch.rows, outside=False))
 
 
-Candidates = tuple[Indices, Indices, Indices]
+InputCells = tuple[tuple[int, int], ...]
+"""Of every input: the digest of its bytes where it is known, else B's row that wrote it and which output it is."""
+
+_BYTES, _OUTSIDE = -1, -2
+"""First numbers of a cell that names no output: its second one is a digest, or a kind of origin."""
 
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Rows, and for each of their links the digest of its bytes, whatever row read them first."""
+    """What rows read: of each link the digest of its bytes, whatever row read them first."""
 
-    rows: Rows
+    stretch: RowRange
     known: NDArray[np.bool_]
     digests: NDArray[np.uint64]
 
+    @staticmethod
+    def of(stretch: RowRange) -> _Inputs:
+        return _Inputs(stretch, *input_digests(stretch.rows))
 
-def _with_matching_producers(a: RowRange, b: RowRange, alignment: Alignment, pairs: Candidates) -> np.ndarray:
-    """Which pairs read what matched rows wrote; a group is accepted or rejected as a whole."""
+    def cells(self, i: int, partner: Indices) -> InputCells:
+        """The inputs of row ``i``; ``partner``: B's rows by those of its side."""
+        rows = self.stretch.rows
+        first, stop = rows.link_offsets[i : i + 2].tolist()
+        flags = int(rows.flags(i))
+        found = []
+        for k, link in enumerate(rows.links[first:stop].tolist(), first):
+            distance = link >> 12
+            if self.known[k] and not flags & RowFlag.MARKED:  # else it may have read uninitialised memory
+                found.append((_BYTES, int(self.digests[k])))
+            elif distance <= 0:
+                found.append((_OUTSIDE, distance))
+            elif distance <= i:
+                writer = int(partner[i - distance])
+                found.append((link >> 2 & SLOT_UNKNOWN, NO_PARTNER if writer < 0 else writer))
+            else:  # before the ranges, which begin at matched rows
+                found.append((_OUTSIDE, 0 if flags & RowFlag.VIEW else BEFORE + i - distance))
+        return tuple(found)
+
+
+def _exchanged(inputs: tuple[_Inputs, _Inputs], alignment: Alignment, pairs: GroupedPairs) -> NDArray[np.bool_]:
+    """Which pairs read what matched rows wrote, and take no partner from a row that gets no other one.
+
+    A group is accepted or rejected as a whole.
+    """
     at_a, at_b, group = pairs
-    inputs_a, inputs_b = _Inputs(a.rows, *input_digests(a.rows)), _Inputs(b.rows, *input_digests(b.rows))
+    own = np.arange(alignment.rows_b, dtype=np.int64)
+    cells = [inputs[1].cells(j, own) for j in at_b.tolist()]
+    touched = np.isin(alignment.a, at_a) | np.isin(alignment.b, at_b)
+    before_a, before_b = alignment.a[touched], alignment.b[touched]
     keep = np.ones(len(at_a), dtype=bool)
     for _ in range(ROUNDS):
         partner = _partners(alignment, at_a[keep], at_b[keep])
-        bad = {
-            int(group[k])
-            for k in np.flatnonzero(keep).tolist()
-            if not _producers_match(inputs_a, int(at_a[k]), inputs_b, int(at_b[k]), partner)
-        }
-        if not bad:
+        bad = np.zeros(len(at_a), dtype=bool)
+        bad[[k for k in np.flatnonzero(keep).tolist() if inputs[0].cells(int(at_a[k]), partner) != cells[k]]] = True
+        left_a, left_b = ~np.isin(before_a, at_a[keep]), ~np.isin(before_b, at_b[keep])
+        bad |= np.isin(at_a, before_a[left_b]) | np.isin(at_b, before_b[left_a])
+        if not (bad & keep).any():
             return keep
-        keep &= ~np.isin(group, list(bad))
+        keep &= ~np.isin(group, group[bad])
     return np.zeros(len(at_a), dtype=bool)
 
 
@@ -272,25 +280,6 @@ def _partners(alignment: Alignment, at_a: Indices, at_b: Indices) -> Indices:
     partner[alignment.a] = alignment.b
     partner[at_a] = at_b
     return partner
-
-
-def _producers_match(a: _Inputs, i: int, b: _Inputs, j: int, partner: Indices) -> bool:
-    first_a, first_b = int(a.rows.link_offsets[i]), int(b.rows.link_offsets[j])
-    for k, (x, y) in enumerate(zip(a.rows.inputs(i), b.rows.inputs(j), strict=False)):
-        if a.known[first_a + k] and b.known[first_b + k]:
-            if a.digests[first_a + k] == b.digests[first_b + k]:
-                continue
-            if not a.rows.flags(i) & RowFlag.MARKED:  # else it may have read uninitialised memory
-                return False
-        if x.distance <= 0 or y.distance <= 0:
-            continue
-        target_a, target_b = i - x.distance, j - y.distance
-        if target_a >= 0 and target_b >= 0:
-            if partner[target_a] != target_b:
-                return False
-        elif target_a != target_b and not a.rows.flags(i) & RowFlag.VIEW:
-            return False  # before the ranges, which begin at matched rows
-    return True
 
 
 def _rematched(alignment: Alignment, at_a: Indices, at_b: Indices) -> Alignment:
