@@ -10,17 +10,26 @@ ENGINES := .venv-engines
 OLDEST := .venv-oldest
 FOR ?= 3.12
 CARRY := zarr numcodecs google-crc32c donfig textual linkify-it-py mdit-py-plugins platformdirs uc-micro-py
+# Whole runs, and tests that go through every case: two thirds of the time of all tests.
+SLOW := $(addprefix tests/,e2e examples extensions/jax commands/test_record.py diff/test_additions.py diff/test_shortcuts.py \
+	experiment/test_confirm.py extensions/doctor/test_command.py extensions/parity/matching/test_cached_sequences.py \
+	extensions/parity/patching/test_row_replay.py extensions/regression/test_pytest_plugin.py \
+	extensions/sanitizer/test_repeats.py launch/test_endings.py launch/test_faults.py launch/test_stopped_processes.py \
+	recorder/test_compiled.py rerun/test_replay.py test_action.py test_core.py trace/test_every_byte.py \
+	trace/test_moments.py tui/test_flows.py tui/test_keys.py)
 GPU_TESTS = $(shell grep -rl "mark.gpu" tests --include="test_*.py")
 PROCESSOR_TESTS = $(shell grep -rl "mark.processor" tests --include="test_*.py")
+# A file's tests share what they record, so one worker has them all, in the order of the files.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
-.PHONY: help set-up engine demo test test-oldest check bench verdicts engines test-gpu capture-profile carry clean
+.PHONY: help set-up engine compiled demo test test-slow test-oldest check bench verdicts engines test-gpu capture-profile carry clean
 
 help:
 	@echo "make set-up    .venv, which every other target makes where it is missing, and the native engine where a compiler is"
 	@echo "make demo      record PPO under two CPU kernel settings, diff the traces, name the op"
-	@echo "make test      all tests; with AVX-512, those that depend on it once more as without"
+	@echo "make test      all tests but those of test-slow: a third of the time of all"
+	@echo "make test-slow whole runs, and tests of every case; with AVX-512, those that depend on it once more as without"
 	@echo "make test-oldest  the tests of the recorder, the launcher and whole runs with torch 2.11; 5 GB"
 	@echo "make check     format, lint, types, import direction, tracked files"
 	@echo "make bench     the benchmarks of docs/internals/benchmarks.md"
@@ -57,14 +66,17 @@ demo: $(DEMO)
 	@$(BIN)/python scripts/demo.py
 
 # Compiled once, and not by each of hundreds of processes where PYTHONDONTWRITEBYTECODE is set; nor by each worker, as all
-# of them begin with that. A file's tests share what they record, so one worker has them all, in the order of the files: the
-# longest come early.
-#
-# Where the processor has AVX-512, the tests marked `processor` (those whose outcome depends on the instruction set) run
-# beside with the kernels of a processor that has AVX2 at most. All tests run in any case, and their line is the last.
-test: engine
+# of them begin with that.
+compiled: engine
 	@$(BIN)/python -m compileall -q rltrace tui
 	@$(BIN)/python scripts/rewrite_assertions.py || true
+
+test: compiled
+	$(PYTEST) $(addprefix --ignore=,$(SLOW))
+
+# Where the processor has AVX-512, the tests marked `processor` (those whose outcome depends on the instruction set) run
+# beside with the kernels of a processor that has AVX2 at most.
+test-slow: compiled
 	@beside=; \
 	if grep -qsw avx512f /proc/cpuinfo; then \
 		( said=$$($(AVX2) $(PYTEST) -n 0 -m processor $(PROCESSOR_TESTS) 2>&1); status=$$?; \
@@ -72,7 +84,7 @@ test: engine
 		exit $$status ) & beside=$$!; \
 	fi; \
 	status=0; \
-	$(PYTEST) || status=$$?; \
+	$(PYTEST) $(SLOW) || status=$$?; \
 	[ -z "$$beside" ] || wait $$beside || status=$$?; \
 	exit $$status
 
