@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from rltrace.diff.base.model import Comparison, Finding, Pair, Shift
 from rltrace.diff.base.view import StreamView, is_shifted
+from rltrace.diff.causes.carried_objects import lost_objects
 from rltrace.diff.causes.carried_state import lost_optimizer_state
-from rltrace.diff.metrics.series import SCALER, recorded_series
 from rltrace.diff.processes import process_pairs
 from rltrace.errors import HoleError, UsageError
 from rltrace.trace.format.records import OptimizerStart
@@ -88,37 +88,13 @@ def with_both_steps(comparison: Comparison) -> Comparison:
 
 
 def lost_state_notes(pairs: Sequence[ProcessPair], decisive: Finding | None) -> Iterator[str]:
-    """Sentences on the state that optimizers and gradient scalers began without, apart from that which the finding
-    names."""
+    """Sentences on the state that optimizers, scalers, schedulers and running statistics began without, apart from
+    that which the finding names."""
     for a, b in pairs:
-        yield from _lost_scaler_notes(a, b)
-        for _, lost, why in lost_optimizer_state(a, b):
+        lost_state = [(lost, why) for _, lost, why in lost_optimizer_state(a, b)]
+        for lost, why in (*lost_state, *lost_objects(a, b)):
             if decisive is None or decisive.not_restored != lost:
                 yield why
-
-
-def _lost_scaler_notes(a: ProcessTrace, b: ProcessTrace) -> Iterator[str]:
-    """A sentence on each gradient scaler with another scale or growth tracker as the comparison begins."""
-    states = [_scalers_at_start(process) for process in (a, b)]
-    for name in states[0].keys() & states[1].keys():
-        both = [(what, state, states[1][name].get(what)) for what, state in states[0][name].items()]
-        differing = [f"{what} {x:g} in A, {y:g} in B" for what, x, y in both if y is not None and x != y]
-        if differing:
-            yield f"the state of a gradient scaler ({name}) was not restored: {' and '.join(differing)}"
-
-
-def _scalers_at_start(process: ProcessTrace) -> dict[str, dict[str, float]]:
-    """``{"scaler:0": {"scale": 65536, "growth": 0}}``, as the first compared step begins, of those that are known."""
-    found: dict[str, dict[str, float]] = {}
-    for series in recorded_series(process):
-        scaler, _, what = series.name.partition("/")
-        if series.kind != SCALER or what not in ("scale", "growth") or not len(series) or not len(process.steps):
-            continue
-        # the first number is of before the first update, each other one of after the update at its step
-        first = int(np.searchsorted(series.steps, int(process.steps[0, Step.STEP])))
-        value = series.values[max(first - 1, 0)] if len(process.steps_before) else series.values[0]
-        found.setdefault(scaler, {})[what] = float(value)
-    return found
 
 
 # --- the step ---------------------------------------------------------------------------------------------------------

@@ -195,6 +195,86 @@ def test_a_setting_of_an_optimizer(tmp_path: Path) -> None:
     assert found.explanation.startswith("a setting of Adam was not restored (its learning rate, what a scheduler had")
 
 
+OBS, RETURNS = "VecNormalize.obs_rms", "VecNormalize.ret_rms"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ((9, 20), (0, 8), "count 9 in A, 0 in B and mean of float64 0.5 in A, 0.25 in B"),
+        ((9, 20), (30, 41), "count 9 in A, 30 in B and mean of float64 0.5 in A, 0.25 in B"),
+        ((9, 20), (12, 25), ""),  # it was saved amid the step
+        ((9, 20), (1, 21), ""),  # it was loaded after the first use
+        ((9, 20), (9, 20), ""),
+    ],
+)
+def test_running_statistics(tmp_path: Path, a: tuple[int, int], b: tuple[int, int], expected: str) -> None:
+    """They lead where other data came in from outside, and are noted beside it where they are of another wrapper."""
+
+    def state(counts: tuple[int, int], mean: float, name: str = OBS) -> Do:
+        def do(trace: TraceBuilder, side: str) -> None:
+            for step, count in zip((0, 1) if side == "a" else (0, 0), counts, strict=True):
+                trace.sample(f"{name}/count", count, "state", step=step)
+                trace.sample(f"{name}/mean of float64", mean, "state", step=step)
+
+        return do
+
+    of_side: Do = lambda trace, side: state(*((a, 0.5) if side == "a" else (b, 0.25)))(trace, side)  # noqa: E731
+    reads = op(inputs=[("outside", "o?")], outputs=["y?"])
+    found = shifted(tmp_path, of_side, reads)
+    named = f"the running statistics {OBS} were not restored: {expected}; "
+    assert (lost(found) == ("statistics", OBS)) == found.explanation.startswith(named) == bool(expected)
+    other: Do = lambda trace, side: state((3, 3), 0.5 if side == "a" else 0.25, RETURNS)(trace, side)  # noqa: E731
+    assert lost(shifted(tmp_path / "equal", other, reads)) == ("data", "data from outside torch")
+    assert lost(shifted(tmp_path / "of torch", of_side, op(outputs=["y?"]))) is None
+
+
+def test_running_statistics_of_which_another_has_the_numbers(tmp_path: Path) -> None:
+    """A wrapper for an evaluation may be called first on one side: which of two is which is not known."""
+
+    def do(trace: TraceBuilder, side: str) -> None:
+        for name, of_a, of_b in ((OBS, 9, 2), (f"{OBS} 2", 2, 9)):
+            trace.sample(f"{name}/count", of_a if side == "a" else of_b, "state", step=0)
+
+    assert lost(shifted(tmp_path, do, op(inputs=[("outside", "o?")], outputs=["y?"])))[0] == "data"  # type: ignore[index]
+
+
+def test_a_dtype_of_running_statistics(tmp_path: Path) -> None:
+    def do(trace: TraceBuilder, side: str) -> None:
+        trace.sample(f"{OBS}/count", 9, "state", step=0)
+        trace.sample(f"{OBS}/mean of float{64 if side == 'a' else 32}", 0.5, "state", step=0)
+
+    found = shifted(tmp_path, do, op(inputs=[("outside", "o?")], outputs=["y?"]))
+    assert "obs_rms were not restored: mean of float64 in A, mean of float32 in B; " in found.explanation
+
+
+@pytest.mark.parametrize("epoch", [4, 0])
+def test_a_scheduler(tmp_path: Path, epoch: int) -> None:
+    """It leads where an op of an optimizer was called with another number, in a later attempt, too."""
+
+    def step(trace: TraceBuilder, side: str) -> None:
+        trace.sample("LambdaLR 0/last_epoch", 4 if side == "a" else epoch, "state")
+        trace.end_step(parameters="m", gradients="h", generators="s")
+        trace.op(ADD, inputs=["unknown"], outputs=[f"y{side}"], phase="optimizer", floats=[0.1 if side == "a" else 0.2])
+
+    found = shifted(tmp_path, step)
+    assert lost(found) == (("scheduler", "LambdaLR") if epoch != 4 else None)
+    named = found.explanation.startswith("the scheduler LambdaLR was not restored: last_epoch 4 in A, 0 in B; ")
+    assert named == (epoch != 4)
+
+
+def test_an_environment_that_was_reset_with_one_seed(tmp_path: Path) -> None:
+    """It needs nothing of before: it was restored as well as it can be."""
+    reset: Do = lambda trace, side: trace.event(  # noqa: E731
+        Kind.ENVIRONMENT_RESET,
+        "environment 0",
+        counts={"reset": 5, "seed": 3},
+        digests={"observation": f"o{side}"},
+    )
+    found = shifted(tmp_path, reset, op(inputs=[("outside", "o?")], outputs=["y?"]))
+    assert lost(found) == ("data", "data from outside torch")
+
+
 def test_the_state_of_an_optimizer(tmp_path: Path) -> None:
     """Without it, what differs in its first attempt is due to that, and nothing in a later one."""
     late = lambda trace, side: trace.end_step(parameters="m", gradients="h", generators="s")  # noqa: E731

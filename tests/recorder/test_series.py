@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recorded import Recorded
+from recorded import Recorded, series_of
 from torch import nn
 from torch.amp import GradScaler
 
@@ -21,20 +21,6 @@ from rltrace.diff.metrics.series import ITEM, all_series
 from rltrace.errors import RecordError
 from rltrace.recorder.streams import series as series_module
 from rltrace.trace.format.schema import Sample
-
-Series = dict[str, list[tuple[int, float]]]
-
-
-def series_of(recorded: Recorded) -> Series:
-    """(step, number) of every sample, by the name of its series."""
-    payloads: Any = recorded.table("series")
-    found: Series = {}
-    values = recorded.process.samples[:, Sample.VALUE].copy().view(np.float64).tolist()
-    for sample, value in zip(recorded.process.samples.tolist(), values, strict=True):
-        payload = payloads[sample[Sample.SERIES]]
-        name = payload["name"] + (f" in {payload['thread']}" if "thread" in payload else "")
-        found.setdefault(name, []).append((sample[Sample.STEP], value))
-    return found
 
 
 def values(recorded: Recorded, name: str) -> list[float]:
@@ -125,7 +111,7 @@ def test_nothing_of_an_optimizer_is_held_on_to(record: Callable[..., Recorded]) 
             assert gone() is None
 
 
-def test_rates_are_recorded_where_they_change(record: Callable[..., Recorded]) -> None:
+def test_rates_and_epochs_of_schedulers_are_recorded_where_they_change(record: Callable[..., Recorded]) -> None:
     """By optimizer and group, at the first attempt and at each with another rate; tensors count by their number."""
     with record.block() as got:
         a, b = nn.Linear(1, 1), nn.Linear(1, 1)
@@ -145,6 +131,7 @@ def test_rates_are_recorded_where_they_change(record: Callable[..., Recorded]) -
         "optimizer:0/group:0/lr": [(0, 0.5), (4, 0.25)],
         "optimizer:0/group:1/lr": [(0, 1.0), (4, 0.5)],
         "optimizer:1/group:0/lr": [(1, 0.25), (6, 0.5)],
+        "StepLR 0/last_epoch": [(0, 0.0), (2, 1.0), (4, 2.0), (6, 3.0)],
     }
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rltrace
 from rltrace.trace.format.row_hashes import row_hashes
 from rltrace.trace.format.rows import Rows
-from rltrace.trace.format.schema import Column, Kind, Origin, Phase, RowFlag, Step
+from rltrace.trace.format.schema import Column, Kind, Origin, Phase, RowFlag, Sample, Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_trace
 from rltrace.trace.read.stream import StreamTrace
@@ -221,3 +222,15 @@ def inductor() -> None:
         get_cpp_compiler()
     except InvalidCxxCompiler:
         pytest.skip("Inductor finds no C++ compiler")
+
+
+def series_of(recorded: Recorded) -> dict[str, list[tuple[int, float]]]:
+    """(step, number) of every sample, by the name of its series."""
+    payloads: Any = recorded.table("series")
+    found: dict[str, list[tuple[int, float]]] = {}
+    values = recorded.process.samples[:, Sample.VALUE].copy().view(np.float64).tolist()
+    for sample, value in zip(recorded.process.samples.tolist(), values, strict=True):
+        payload = payloads[sample[Sample.SERIES]]
+        name = payload["name"] + (f" in {payload['thread']}" if "thread" in payload else "")
+        found.setdefault(name, []).append((sample[Sample.STEP], value))
+    return found

@@ -124,7 +124,8 @@ class NotRestored:
     """State that one run had as it came to the first compared step, and the other began without."""
 
     kind: str
-    """``generator``, ``optimizer`` (its state), ``settings`` (of it), ``environment``, ``data`` or ``tensor``."""
+    """``generator``, ``optimizer`` (its state), ``settings`` (of it), ``scaler``, ``scheduler``, ``statistics``,
+    ``environment``, ``data`` or ``tensor``."""
     name: str
     """``torch's generator``, ``Adam: exp_avg, exp_avg_sq, step``, ``environment 0``."""
 

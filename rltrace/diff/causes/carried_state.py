@@ -18,11 +18,12 @@ from rltrace.diff.base.findings import Judgement, RowAt, attempt_of, optimizer_c
 from rltrace.diff.base.model import Cause, Finding, InputsMatch, NotRestored
 from rltrace.diff.base.row_diff import input_text
 from rltrace.diff.base.view import StreamView, is_shifted
+from rltrace.diff.causes.carried_objects import lost_objects
 from rltrace.diff.causes.events import INPUT_EVENTS, MAX_ROWS_BACK, OF_ENVIRONMENTS, event_at, outside_digests
 from rltrace.diff.causes.inputs import Input, numbers_of_input
 from rltrace.diff.causes.no_op_writes import layouts_of
 from rltrace.errors import HoleError
-from rltrace.trace.format.events import DIGEST
+from rltrace.trace.format.events import DIGEST, NONE
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Generator, Kind, Origin, Phase, RowFlag, Step
 from rltrace.trace.read.process import ProcessTrace
@@ -178,11 +179,23 @@ def name_carried_state(context: DiffContext, finding: Finding) -> Finding:
     """A finding with the state that was not restored, where it is due to that."""
     if not is_shifted(context.a.process, context.b.process):
         return finding
-    rules = (_of_optimizer,) if finding.not_restored is not None else (_of_optimizer, _of_environment, _of_data)
     try:
-        return next(filter(None, (rule(context, finding) for rule in rules)), finding)
+        lost = _lost_object(context, finding)
+        rules = [_of_environment] if lost else [_of_optimizer, _of_environment, _of_data]
+        if finding.not_restored is not None:
+            rules = rules[: rules.index(_of_environment)]
+        found = next(filter(None, (rule(context, finding) for rule in rules)), finding)
+        return found if lost is None else _with(found, *lost)
     except HoleError:
         return finding
+
+
+def _lost_object(context: DiffContext, finding: Finding) -> tuple[NotRestored, str] | None:
+    """The scheduler or the running statistics that were not restored, if the finding may be due to them."""
+    optimizes = finding.cause is Cause.ARGUMENTS and finding.phase == Phase.OPTIMIZER.name.lower()
+    due = {"scheduler": optimizes, "statistics": finding.cause is Cause.OUTSIDE}
+    lost = lost_objects(context.a.process, context.b.process)
+    return next((each for each in lost if due.get(each[0].kind)), None)
 
 
 def _with(finding: Finding, lost: NotRestored, why: str) -> Finding:
@@ -237,8 +250,11 @@ def _first_counts(context: DiffContext, ordinal: int) -> set[int]:
 def _of_environment(context: DiffContext, finding: Finding) -> Finding | None:
     """The finding at the first event of an environment, or at an op that reads what it returned before."""
     if finding.event is not None:
-        if finding.a_index is not None and _has_event(context.a, finding.a_index, finding.event.name):
+        if finding.a_index is None or _has_event(context.a, finding.a_index, finding.event.name):
             return None
+        seed = event_at(row_at(context.a, finding.a_index)).evidence("seed")
+        if seed not in (None, NONE) and "seed" not in {cell.name for cell in finding.event.cells}:
+            return None  # a reset with one seed needs nothing of before
         name = finding.event.name + (f" ({finding.event.owner})" if finding.event.owner else "")
         return _with(finding, NotRestored("environment", name), f"{name} was not restored")
     if finding.cause is not Cause.OUTSIDE or finding.a_index is None or finding.b_index is None:

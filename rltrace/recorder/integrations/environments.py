@@ -28,6 +28,7 @@ from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.digests.rng_state import StateReader
 from rltrace.recorder.integrations.method_patching import CallDepth, Method, MethodDecorator
 from rltrace.recorder.integrations.rng_snapshot import GeneratorStates, generator_reader
+from rltrace.recorder.integrations.running_statistics import StatisticsFinder
 from rltrace.recorder.integrations.value_digests import ValueDigests
 from rltrace.trace.format.events import NONE, SEPARATOR, WRAPPERS
 from rltrace.trace.format.schema import Kind
@@ -143,6 +144,7 @@ class EnvironmentRegistry:
         """By outermost wrapper: the environment inside it at its last recorded event. Enough to count steps."""
         self.made: WeakIdDict[Any, str] = WeakIdDict()
         """By wrapper: its class and the arguments it was made with, ``TimeLimit(max_episode_steps=500)``."""
+        self.statistics = StatisticsFinder()
         self.transparent: WeakIdDict[Any, bool] = WeakIdDict()
         """Vectors whose environments are stepped in this process, where each has events itself."""
         self._counts: dict[str, int] = {}
@@ -151,6 +153,8 @@ class EnvironmentRegistry:
     def environment(self, env: Any, base: Any) -> Environment:
         """``base``, the one inside all wrappers of ``env``."""
         found = self.by_wrapper.get(env)
+        if found is None:
+            self.statistics.search(env)
         if found is None or found.base() is not base:
             found = self._of(base, "environment", _kind_of)
             remember(self.by_wrapper, env, found)
@@ -158,6 +162,7 @@ class EnvironmentRegistry:
 
     def vector(self, vector: Any) -> Environment:
         """The same of a vector of environments; vectors are numbered separately."""
+        self.statistics.search(vector)
         return self._of(base_of(vector), "vector environment", lambda base: type(base).__name__)
 
     def add(self, env: Any) -> int:

@@ -50,17 +50,19 @@ class Integrations:
         self._events, self._digests, self._fail = events, digests, events.fail
         self._note_file = note_file
         self.steps = EnvironmentSteps(events.environment_passed)
+        self.registry = EnvironmentRegistry()
         self._patches: list[SubclassPatches] = []
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         self.steps = EnvironmentSteps(self._events.environment_passed)
+        self.registry = EnvironmentRegistry()
         generators = GeneratorStates()
         context = IntegrationContext(
             self._events,
             ValueDigests(_digest_undispatched(self._digests)),
             self.steps,
-            EnvironmentRegistry(),
+            self.registry,
             generators,
             calls=CallDepth(),
             constructions=CallDepth(),

@@ -41,6 +41,7 @@ from rltrace.recorder.digests.rng_state import RngStates
 from rltrace.recorder.digests.tensor_digest import RepeatedDigests
 from rltrace.recorder.integrations.install import Integrations
 from rltrace.recorder.processes.recording import ProcessRecording
+from rltrace.recorder.session.carried_objects import CarriedObjects
 from rltrace.recorder.session.grad_scalers import Scalers
 from rltrace.recorder.session.window import OpWindow
 from rltrace.recorder.streams.series import SeriesSampler
@@ -395,6 +396,7 @@ class StepWriter:
         self._integrations = integrations
         self._series = series
         self._scalers = scalers
+        self.carried = CarriedObjects(series, lambda: integrations.registry.statistics.found)
         self._slept: array[int] = array("I")
         """Of each attempt since the counter fell asleep: ordinal of its optimizer, and whether it was skipped."""
         self._slept_optimizers: dict[int, OptimizerState] = {}
@@ -503,6 +505,7 @@ class StepWriter:
         if attempt.start is not None:
             self._recording.writer.append(_start_record(attempt.optimizer.ordinal, attempt.start))
         self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
+        self.carried.attempt_ended(ended)
         process.step = ended + 1
         process.attempt = attempt.optimizer.ordinal, attempt.count
         process.storages.end_step()

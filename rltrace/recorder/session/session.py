@@ -132,7 +132,7 @@ class Session:
     def _list_parts(self, integrations: Integrations, scalers: Scalers) -> Sequence[RecordingPart]:
         """All parts, in their order."""
         options, recording, steps, server = self.options, self.recording, self.steps, self._commit_server
-        messages = self._messages
+        messages, carried = self._messages, self._step_writer.carried
         compiler, stance = compiler_exclusion(self.fail), EagerStance(self.fail)
         item_reads = ItemReads(self._series, self._process.sites, self.fail)
         commits, streams, patches, arming = self._committer.thread, self._streams, self._patches, self._arming
@@ -166,6 +166,7 @@ class Session:
             ),
             RecordingPart(wake=integrations.install, sleep=integrations.uninstall, uninstall=integrations.uninstall),
             RecordingPart(wake=scalers.install, sleep=scalers.remove, uninstall=scalers.remove),
+            RecordingPart(wake=carried.install, sleep=carried.remove, uninstall=carried.remove),
             RecordingPart(
                 wake=lambda: item_reads.install() if self._awake_options.level == "step" else None,
                 sleep=item_reads.remove,

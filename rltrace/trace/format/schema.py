@@ -366,6 +366,7 @@ SERIES_KINDS: Final = (
     "stacked",  # of a JAX loop ("place"): what an iteration stacked, an array by its mean
     "callback",  # of a JAX program: what a callback of this name ("place") was given, the first 16 of each step
     "scaler",  # "scaler:0/scale", "/growth", "/found_inf" at each update, "/skipped:0" at each attempt of optimizer 0
+    "state",  # "LambdaLR 0/last_epoch", "VecNormalize.obs_rms/count": first and changed numbers as attempts end
 )
 
 # --- values ---------------------------------------------------------------------------------------------------------
