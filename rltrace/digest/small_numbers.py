@@ -60,11 +60,13 @@ SIZE, HEAD = 5_056, 24
 MOST_SEEDS, AT_ONCE = 1 << 16, 1 << 12
 
 
-def seeds_of(digests: Collection[int]) -> dict[int, int]:
-    """By digest of a state, the seed of the generator that was just seeded with it, where that is below 65,536."""
+def seeds_of(digests: Collection[int], near: Collection[int] = ()) -> dict[int, int]:
+    """By digest of a state, the seed of the generator that was just seeded with it, where that is below 65,536 or by
+    at most two thousand from a number of ``near``."""
     found: dict[int, int] = {}
     wanted = set(digests)
-    for start in range(0, MOST_SEEDS, AT_ONCE):
+    larger = (number - AT_ONCE // 2 for number in sorted(set(near)) if MOST_SEEDS <= number < 2**64 - AT_ONCE)
+    for start in (*range(0, MOST_SEEDS, AT_ONCE), *larger):
         if len(found) == len(wanted):
             break
         known = _seeds_from(start)
@@ -75,14 +77,14 @@ def seeds_of(digests: Collection[int]) -> dict[int, int]:
 @cache
 def _seeds_from(start: int) -> dict[int, int]:
     """By digest of the state, AT_ONCE seeds from this one on; all of them take a second, and no more than once."""
-    states = _states(np.arange(start, start + AT_ONCE, dtype=np.uint64))
+    states = _states(np.uint64(start) + np.arange(AT_ONCE, dtype=np.uint64))
     return {xxh3_64_intdigest(state): seed for seed, state in enumerate(states, start)}
 
 
 def _states(seeds: np.ndarray) -> np.ndarray:
     """The states after seeding, shape [n, SIZE], as bytes."""
     words = np.empty((WORDS, len(seeds)), np.uint32)
-    words[0] = seeds
+    words[0] = seeds & np.uint64(2**32 - 1)
     for place in range(1, WORDS):  # Matsumoto and Nishimura, init_genrand
         before = words[place - 1]
         words[place] = np.uint32(1_812_433_253) * (before ^ (before >> np.uint32(30))) + np.uint32(place)

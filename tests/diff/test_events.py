@@ -267,9 +267,9 @@ def test_an_extra_draw_is_placed_between_two_events(compared: Any) -> None:
 
     found = compared(program).first_value
     assert found.cause is Cause.OUTSIDE
-    assert "; NumPy's generator was drawn from, or seeded, otherwise between row " in found.explanation
+    assert found.explanation.startswith("NumPy's generator was drawn from, or seeded, otherwise between row ")
     assert "(environment 0, step 5) and row" in found.explanation
-    assert found.explanation.endswith("(environment 0, step 6)")
+    assert "(environment 0, step 6); input " in found.explanation
 
 
 def test_rows_after_an_event_that_differs_are_not_called_identical(compared: Any) -> None:

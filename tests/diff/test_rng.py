@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +67,18 @@ def test_not_known(tmp_path: Path, generators: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("drawn", "said"),
+    ("seed", "drawn", "said"),
     [
-        (False, ": its generator, which nothing had drawn from since, was seeded with 16 in A, 15 in B"),
-        (True, "an earlier extra draw; in A its generator was seeded with 16, and nothing had drawn from it"),
+        (15, False, ": its generator, which nothing had drawn from since, was seeded with 16 in A, 15 in B"),
+        (15, True, "an earlier extra draw; in A its generator was seeded with 16, and nothing had drawn from it"),
+        (700_003, False, ": its generator, which nothing had drawn from since, was seeded with 16 in A, 700003 in B"),
     ],
 )
-def test_the_seeds_of_a_generator_of_the_program(tmp_path: Path, drawn: bool, said: str) -> None:
-    """Small ones that it was just seeded with, of each side that is known."""
+def test_the_seeds_of_a_generator_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, drawn: bool, said: str
+) -> None:
+    """Small ones that it was just seeded with, or near a number of the command, of each side that is known."""
+    monkeypatch.setattr(sys, "argv", ["train.py", "--seed=700000"])
     record = recorder(tmp_path)
 
     def side(seed: int, draws: bool) -> str:
@@ -83,7 +88,7 @@ def test_the_seeds_of_a_generator_of_the_program(tmp_path: Path, drawn: bool, sa
             generator.set_state(torch.Generator().manual_seed(2**40).get_state())
         return record(lambda: torch.randperm(9, generator=generator)).path
 
-    first = compare(side(16, False), side(15, drawn)).first_value
+    first = compare(side(16, False), side(seed, drawn)).first_value
     assert first.cause is Cause.RNG and first.explanation.endswith(said)
 
 

@@ -40,4 +40,7 @@ def test_a_small_seed_is_found_until_something_is_drawn() -> None:
     torch.rand(1, generator=generator.manual_seed(3))
     drawn = state_digest(generator)
     assert seeds_of([*digests.values(), drawn]) == {digests[seed]: seed for seed in (0, 16, 65_535)}
+    assert seeds_of([*digests.values(), drawn], [70_000, 2**40 + 9, 2**64]) == {
+        digest: seed for seed, digest in digests.items()
+    }
     assert seeds_of([]) == {}

@@ -6,6 +6,7 @@ Pairs come in execution order: all matched pairs before are assumed equal, excep
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from rltrace import extension
@@ -213,7 +214,9 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
 def _seeds_text(a: RowAt, b: RowAt) -> str:
     """``its generator was seeded with 16 in A, 15 in B`` where it was drawn from by nothing since."""
     states = a.rows.rng(a.place), b.rows.rng(b.place)
-    seeds = seeds_of({state for state in states if state})
+    words_given = (str(word) for row in (a, b) for word in row.view.process.start_record.get("argv") or ())
+    numbers = [int(number) for word in words_given for number in re.findall(r"\d{5,20}", word)]
+    seeds = seeds_of({state for state in states if state}, numbers[:16])
     words = [f"was seeded with {seeds[state]}" if state in seeds else "" for state in states]
     if all(words):
         return f"its generator, which nothing had drawn from since, {words[0]} in A, {words[1].split()[-1]} in B"

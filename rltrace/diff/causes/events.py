@@ -309,6 +309,9 @@ ENVIRONMENTS = ("environment", "vector environment")
 SEEDING_EVENTS = (Kind.SEED, Kind.ENVIRONMENT_MADE, Kind.ENVIRONMENT_RESET)
 
 
+OTHERWISE = "was drawn from, or seeded, otherwise"
+
+
 class SeedingNotes(NamedTuple):
     """Clauses on what was done otherwise before a difference of outside data."""
 
@@ -342,7 +345,7 @@ def otherwise_drawn_texts(pairs: Iterable[MatchedEvent]) -> list[str]:
             places = [
                 f"row {each.row:,} ({each.event_a.what}, {_at(each.event_a, each.event_b)})" for each in (pair, later)
             ]
-            return [f"{_owners(names)} was drawn from, or seeded, otherwise between {' and '.join(places)}"]
+            return [f"{_owners(names)} {OTHERWISE} between {' and '.join(places)}"]
         if pair.shared_generators_equal:
             break
         later = pair
@@ -636,7 +639,8 @@ def add_seeding_causes(context: DiffContext, finding: Finding) -> Finding:
         return finding
     texts, made = seeding_notes(context, finding.a_index, finding.b_index, None)
     one_sided = _one_sided_texts(context, Pair(finding.a_index, finding.b_index))
-    words = [*one_sided, finding.explanation, *texts]
+    drawn = [text for text in texts if OTHERWISE in text]  # before anything that was chosen with it
+    words = [*one_sided, *drawn, finding.explanation, *(text for text in texts if text not in drawn)]
     return replace(finding, explanation="; ".join(words), made=made) if len(words) > 1 else finding
 
 

@@ -17,6 +17,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import chain
 from numbers import Real
 from types import FrameType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -29,7 +30,7 @@ from rltrace.recorder.digests.rng_state import StateReader
 from rltrace.recorder.integrations.method_patching import CallDepth, Method, MethodDecorator
 from rltrace.recorder.integrations.rng_snapshot import GeneratorStates, generator_reader
 from rltrace.recorder.integrations.running_statistics import StatisticsFinder
-from rltrace.recorder.integrations.value_digests import ValueDigests
+from rltrace.recorder.integrations.value_digests import MAX_DEPTH, ValueDigests
 from rltrace.trace.format.events import NONE, SEPARATOR, WRAPPERS
 from rltrace.trace.format.schema import Kind
 from rltrace.wording import cut
@@ -512,14 +513,22 @@ class TurnEnvironments(Environments):
 
 MAX_PARTS: Final = 16
 """Entries of an action or an observation that are fields."""
+_NESTED: Final = (dict, OrderedDict, tuple)
 
 
-def named_parts(name: str, value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """The fields of an event that hold a value: each entry of a dict, ``observation.image``, and all else whole."""
-    if type(value) not in (dict, OrderedDict) or not 0 < len(value) <= MAX_PARTS or {*map(type, value)} != {str}:
+def named_parts(name: str, value: Any, depth: int = 0) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The fields of an event that hold a value: each entry of nested dicts and tuples, ``observation.camera.0``, where
+    there are few, and all else whole."""
+    if type(value) not in _NESTED or not 0 < len(value) <= MAX_PARTS or depth == MAX_DEPTH:
         return (name,), (value,)
-    keys = sorted(value)
-    return tuple(f"{name}.{key}" for key in keys), tuple(value[key] for key in keys)
+    items = list(enumerate(value)) if type(value) is tuple else list(value.items())
+    if type(value) is not tuple:
+        if any(type(key) is not str for key, _ in items):
+            return (name,), (value,)
+        items.sort()
+    parts = [named_parts(f"{name}.{key}", item, depth + 1) for key, item in items]
+    names, values = (tuple(chain.from_iterable(each)) for each in zip(*parts, strict=True))
+    return (names, values) if len(names) <= MAX_PARTS else ((name,), (value,))
 
 
 def fields_of(digests: ValueDigests, name: str, value: Any, first: int = 0) -> Fields:

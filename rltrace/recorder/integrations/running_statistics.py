@@ -47,7 +47,8 @@ class RunningStatistics:
             if count == self._count:
                 return ()
             mean = np.asarray(own["mean"])
-            numbers = ("count", float(count)), (f"mean of {mean.dtype}", float(mean.mean()))
+            average = float(np.add.reduce(mean, None)) / mean.size  # a fifth of the time of ``mean.mean()``
+            numbers = ("count", float(count)), (f"mean of {mean.dtype.name}", average)
         except Exception:  # it has been replaced by something else
             return ()
         self._count = count

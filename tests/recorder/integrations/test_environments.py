@@ -133,6 +133,11 @@ def test_observations_of_any_make_have_a_digest(record: Record) -> None:
     assert observed(torch.arange(3.0, dtype=torch.float64)) == observed(x)
     assert observed({"x": x, "y": y}).keys() == {"observation.x", "observation.y"}
     assert observed({"x": x})["observation.x"] == observed(x)["observation"]
+    nested = observed({"x": {"z": x, "y": y}, "w": (x, y)})
+    assert nested.keys() == {"observation.x.y", "observation.x.z", "observation.w.0", "observation.w.1"}
+    assert nested["observation.w.0"] == observed(x)["observation"]
+    assert observed({"x": dict.fromkeys("abcdefghijklmnop", x), "y": {1: y}}).keys() == {"observation"}
+    assert observed({"y": {1: y}, "z": {}}).keys() == {"observation.y", "observation.z"}
     assert observed((x, "word")) != observed((x, "other"))
     assert observed([object()]) == observed([object()])
 
