@@ -17,7 +17,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import Enum
-from itertools import chain
 from numbers import Real
 from types import FrameType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -516,19 +515,29 @@ MAX_PARTS: Final = 16
 _NESTED: Final = (dict, OrderedDict, tuple)
 
 
-def named_parts(name: str, value: Any, depth: int = 0) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+def named_parts(name: str, value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """The fields of an event that hold a value: each entry of nested dicts and tuples, ``observation.camera.0``, where
     there are few, and all else whole."""
-    if type(value) not in _NESTED or not 0 < len(value) <= MAX_PARTS or depth == MAX_DEPTH:
+    if type(value) not in _NESTED:
         return (name,), (value,)
-    items = list(enumerate(value)) if type(value) is tuple else list(value.items())
-    if type(value) is not tuple:
-        if any(type(key) is not str for key, _ in items):
-            return (name,), (value,)
-        items.sort()
-    parts = [named_parts(f"{name}.{key}", item, depth + 1) for key, item in items]
-    names, values = (tuple(chain.from_iterable(each)) for each in zip(*parts, strict=True))
+    parts: list[tuple[str, Any]] = []
+    _add_parts(parts, name, value, 0)
+    names, values = zip(*parts, strict=True)
     return (names, values) if len(names) <= MAX_PARTS else ((name,), (value,))
+
+
+def _add_parts(parts: list[tuple[str, Any]], name: str, value: Any, depth: int) -> None:
+    kind = type(value)
+    if kind not in _NESTED or not 0 < len(value) <= MAX_PARTS or depth == MAX_DEPTH:
+        parts.append((name, value))
+    elif kind is tuple:
+        for key, item in enumerate(value):
+            _add_parts(parts, f"{name}.{key}", item, depth + 1)
+    elif {*map(type, value)} == {str}:
+        for key in sorted(value):
+            _add_parts(parts, f"{name}.{key}", value[key], depth + 1)
+    else:
+        parts.append((name, value))
 
 
 def fields_of(digests: ValueDigests, name: str, value: Any, first: int = 0) -> Fields:
