@@ -14,10 +14,9 @@ import numpy as np
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.model import Cause, Finding, Sender
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.happened_before import HappenedBefore
+from rltrace.diff.happened_before import HappenedBefore, Place
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Origin
-from rltrace.trace.read.reader import Trace
 
 ROWS_AT_ONCE = 1 << 14
 
@@ -28,17 +27,14 @@ MAX_SCANNED = 1 << 18
 class Senders:
     """What the processes of two traces sent each other."""
 
-    def __init__(self, a: Trace, b: Trace, happened: tuple[HappenedBefore, HappenedBefore]) -> None:
-        self._sides = tuple(
-            ({s.name: StreamView(p, s) for p in trace.processes for s in p.streams}, relation)
-            for trace, relation in zip((a, b), happened, strict=True)
-        )
+    def __init__(self, a: HappenedBefore, b: HappenedBefore) -> None:
+        self._sides = a, b
 
     def of(self, finding: Finding) -> Sender | None:
         """The row of another process that wrote what a finding's op reads from outside, or in shared memory; None: none
         is known to."""
         at = finding.stream, finding.at_op.a_index, finding.at_op.b_index
-        (views_a, _), (views_b, _) = self._sides
+        views_a, views_b = (side.views for side in self._sides)
         if at[1] is None or at[2] is None or not (at[0] in views_a and at[0] in views_b):
             return None
         try:
@@ -57,10 +53,10 @@ class Senders:
         """``in B it is what aten.stack.default (row 20) of rank0/worker:2 wrote``, where a matched op reads from
         outside on one side alone; "" where no row is known to have written it."""
         sides = (finding.a_index, finding.b_index)
-        if None in sides or any(finding.stream not in views for views, _ in self._sides):
+        if None in sides or any(finding.stream not in side.views for side in self._sides):
             return ""
         try:
-            rows = [row_at(views[finding.stream], at or 0) for at, (views, _) in zip(sides, self._sides, strict=True)]
+            rows = [row_at(side.views[finding.stream], at or 0) for at, side in zip(sides, self._sides, strict=True)]
             for links in zip(*(row.rows.inputs(row.place) for row in rows), strict=False):
                 outside = [link.distance == Origin.OUTSIDE for link in links]
                 if sum(outside) != 1:
@@ -77,15 +73,16 @@ class Senders:
 
     def _written_to(self, side: int, reader: RowAt, digest: int) -> Iterator[RowAt]:
         """The last row of each other process of a side that may have sent these bytes."""
-        views, before = self._sides[side]
+        before, here = self._sides[side], Place(reader.view.name, reader.index)
+        views = before.views
         own = {stream.name for stream in reader.view.process.streams}
         direct = {views[name].process.name for name in before.senders_to(own) if name in views}
         found = set[str]()
         for name, view in views.items():
             if view.process.name == reader.view.process.name or view.process.name in found:
                 continue
-            row = next(_written(view, digest, before.rows_before(name, (reader.view.name, reader.index))), None)
-            if row is None or before.orders((reader.view.name, reader.index), (name, row.index)):
+            row = next(_written(view, digest, before.rows_before(name, here)), None)
+            if row is None or before.orders(here, Place(name, row.index)):
                 continue
             if view.process.name not in direct and _has_read(row, digest):
                 continue  # it read the same bytes from outside, where they may come from for both
@@ -93,13 +90,13 @@ class Senders:
             yield row
 
     def _writer(self, a: RowAt, in_a: int, b: RowAt, in_b: int) -> Sender | None:
-        views_b, before_b = self._sides[1]
+        before_b = self._sides[1]
         found: list[Sender] = []
         for x in self._written_to(0, a, in_a):
-            other = views_b.get(x.view.name)
+            other = before_b.views.get(x.view.name)
             if other is None:
                 continue
-            for y in _written(other, in_b, before_b.rows_before(x.view.name, (b.view.name, b.index))):
+            for y in _written(other, in_b, before_b.rows_before(x.view.name, Place(b.view.name, b.index))):
                 if x.op == y.op:
                     step = x.step if len(x.view.process.steps) else None
                     found.append(Sender(x.view.name, x.index, y.index, x.op, step))
@@ -108,12 +105,8 @@ class Senders:
 
     def _is_last(self, one: Sender, others: Iterable[Sender]) -> bool:
         """Whether all others are known to have written the bytes before."""
-        happened = self._sides[0][1]
-        return all(
-            happened.orders((other.stream, other.a_index), (one.stream, one.a_index))
-            for other in others
-            if other is not one
-        )
+        at = Place(one.stream, one.a_index)
+        return all(self._sides[0].orders(Place(o.stream, o.a_index), at) for o in others if o is not one)
 
 
 def _has_read(row: RowAt, digest: int) -> bool:

@@ -6,20 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views import opened, rows_of, view_of
+from views import rows_of, view_of
 
 from rltrace.diff.causes import collectives
 from rltrace.diff.causes.collectives import (
     arrives,
     collective_at,
     collectives_between,
-    first_row,
     own_rank,
     ranks_of,
     receiving_collective,
 )
 from rltrace.testing import In, TraceBuilder
-from rltrace.trace.format.schema import Kind, Origin
+from rltrace.trace.format.schema import Origin
 
 GROUP = {"group": "g", "rank": 4, "ranks": [2, 4, 6]}
 EVERYONE = {2, 4, 6}
@@ -108,12 +107,12 @@ def test_counted_along_a_stream(tmp_path: Path) -> None:
     """Each has a number within its group; complete is what waited, or what a later row has read."""
     view = view_of(tmp_path / "a.zarr", program)
     found = collectives_between(view, 0, 7)
-    assert found.counts == {("g",): 4, ("h",): 1}
-    assert found.ops[("g",)] == ["c10d.allreduce_"] * 3 + ["c10d.broadcast_"]
-    complete = {key: [(number, call.row) for number, call in calls] for key, calls in found.completed.items()}
-    assert complete == {("g",): [(1, 1), (2, 2), (3, 6)], ("h",): [(0, 5)]}
+    shown = {key: [(call.row, call.synchronous, call.read_by) for call in calls] for key, calls in found.items()}
+    of_group = [(0, False, None), (1, False, 4), (2, False, 4), (6, True, None), (7, False, None)]
+    assert shown == {("g",): of_group, ("h",): [(5, True, None)]}
+    assert [call.op for call in found[("g",)]] == ["c10d.allreduce_"] * 3 + ["c10d.broadcast_", "c10d.allreduce_"]
     start = collectives_between(view, 0, 2)
-    assert (start.counts, start.completed) == ({("g",): 2}, {})
+    assert [(call.row, call.read_by) for call in start[("g",)]] == [(0, None), (1, None), (2, None)]
 
 
 def test_too_many_rows_to_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,20 +130,6 @@ def test_from_which_an_input_came(tmp_path: Path) -> None:
     assert [None if one is None else one.index for one in found] == [1, 2, None, None]
     other = rows_of(tmp_path / "b.zarr", program)[3]
     assert [receiving_collective(other, link) for link in other.rows.inputs(other.place)] == [None]
-
-
-def test_the_first_row_of_a_step(tmp_path: Path) -> None:
-    """The end of the step before, where this stream ended it."""
-    trace = TraceBuilder(tmp_path / "a.zarr")
-    for step in range(3):
-        trace.op("aten.add.Tensor")
-        thread = trace.stream("rank0/main/thread:other")
-        thread.op("aten.add.Tensor")
-        (thread if step == 1 else trace).end_step()
-    trace.event(Kind.ENVIRONMENT_STEP, "CartPole")
-    view = opened(trace.finish())
-    assert [first_row(view, step) for step in range(5)] == [0, 1, None, 3, None]
-    assert own_rank(view.process) is None
 
 
 def test_from_which_functional_collective_an_input_came(tmp_path: Path) -> None:

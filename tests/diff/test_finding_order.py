@@ -100,6 +100,20 @@ def test_what_is_on_its_way_orders_nothing_yet(tmp_path: Path, waits: bool, read
     assert streams(found)[0] == ("rank1/main" if ordered else None)
 
 
+def test_ops_of_one_side_only_have_a_place_in_the_other_run(tmp_path: Path) -> None:
+    """That of A before a collective precedes that of B after it; in one thread both precede what follows."""
+    for built, value in both_programs(tmp_path):
+        for rank in built.ranks:
+            rank.compute()
+        if value == "x":
+            built.ranks[1].stream.op("aten.sin.default", outputs=["sine"])
+        for rank in built.ranks:
+            rank.meet("allreduce_")
+        if value != "x":
+            built.ranks[0].stream.op("aten.cos.default", outputs=["cosine"])
+    assert streams(compare_in(tmp_path)) == ("rank1/main", [], ["rank0/main"])
+
+
 def test_a_difference_goes_through_groups(tmp_path: Path) -> None:
     """From rank 2 to rank 1 in one group, to rank 0 in another: the origin is rank 2's for both."""
     groups = ("1", (1, 2)), ("2", (0, 1))

@@ -1,13 +1,12 @@
 """Collectives: the ops through which processes exchange data, and the collective that an input was received from.
 
 Owns which operators these are, the direction of their data, and how they are counted within a stream: the nth one of a
-group is the same collective in all members. Reads one stream at a time; ``finding_order`` relates several.
+group is the same collective in all members. Reads one stream at a time; ``happened_before`` relates several.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.collectives import FUNCTIONAL
 from rltrace.trace.format.rows import Link, Rows
-from rltrace.trace.format.schema import SLOT_UNKNOWN, Column, Kind, Origin, Step
+from rltrace.trace.format.schema import SLOT_UNKNOWN, Column, Kind, Origin
 from rltrace.trace.read.process import ProcessTrace
 
 ARRIVING = frozenset(
@@ -83,50 +82,34 @@ class CollectiveCall:
     """Ranks that have data of others after it."""
     synchronous: bool
     """The data has arrived when it returns."""
+    read_by: int | None = None
+    """Of another one, the first row that read what arrived."""
 
 
-@dataclass
-class CollectiveLog:
-    """The collectives of a stream from one row to another."""
-
-    counts: Counter[Key] = field(default_factory=Counter)
-    """Number of collectives that began before the last row."""
-    ops: dict[Key, list[str]] = field(default_factory=dict)
-    """Their operators, in order."""
-    completed: dict[Key, list[tuple[int, CollectiveCall]]] = field(default_factory=dict)
-    """(number within its key, collective) of each that was complete by the last row."""
-
-    def complete(self, number: int, call: CollectiveCall) -> None:
-        self.completed.setdefault(call.key, []).append((number, call))
-
-
-def collectives_between(view: StreamView, start: int, last: int) -> CollectiveLog | None:
-    """The collectives of rows ``start`` to ``last``; None where the rows are too many, or cannot be read.
-
-    An asynchronous one counts as complete once a row has read what it received.
-    """
-    if last - start > MAX_SCANNED:
+def collectives_between(view: StreamView, start: int, last: int) -> dict[Key, list[CollectiveCall]] | None:
+    """The collectives of rows ``start`` to ``last``, by what they are counted by; None where the rows are too many, or
+    cannot be read."""
+    if not 0 <= last - start <= MAX_SCANNED:
         return None
-    found = CollectiveLog()
+    calls: list[CollectiveCall] = []
+    incoming: list[int | None] = []
     names = [_name(op) for op in view.process.tables["ops"].payloads]
-    incoming: list[tuple[int, CollectiveCall] | None] = []
     try:
         for at in range(start, last + 1, CHUNK_ROWS):
-            stretch = view.read(at, min(at + CHUNK_ROWS, last + 1))
-            _add_collectives(found, stretch, names, incoming, last)
+            _add_collectives(calls, view.read(at, min(at + CHUNK_ROWS, last + 1)), names, incoming)
     except HoleError:
         return None
+    found: dict[Key, list[CollectiveCall]] = {}
+    for call in calls:
+        found.setdefault(call.key, []).append(call)
     return found
 
 
 def _add_collectives(
-    found: CollectiveLog,
-    stretch: RowRange,
-    names: list[str],
-    incoming: list[tuple[int, CollectiveCall] | None],
-    last: int,
+    calls: list[CollectiveCall], stretch: RowRange, names: list[str], incoming: list[int | None]
 ) -> None:
-    """Add the collectives of a range. ``incoming``: one entry per receiving row so far; None once it is complete."""
+    """Add the collectives of a range. ``incoming``: one entry per receiving row so far, its place among ``calls``; None
+    where it has none, or waited, or was read."""
     view, rows = stretch.view, stretch.rows
     places = _rows_of(rows, [name.startswith(("c10d.", "_c10d_functional.")) for name in names])
     readers = _readers(rows)
@@ -134,24 +117,17 @@ def _add_collectives(
     for i in [*places.tolist(), len(rows)]:
         while at < len(readers[0]) and readers[0][at] <= i:
             back = int(readers[1][at])
-            if 0 < back <= len(incoming) and (call_before := incoming[-back]) is not None:
-                found.complete(*call_before)
+            if 0 < back <= len(incoming) and (number := incoming[-back]) is not None:
+                calls[number] = replace(calls[number], read_by=rows.first + int(readers[0][at]))
                 incoming[-back] = None
             at += 1
         if i == len(rows):
             break
         name = names[int(rows.columns[i, Column.OP])]
         call = collective_at(view, rows, i, name)
-        pending = None
-        if call is not None and stretch.first + i < last:
-            pending = found.counts[call.key], call
-            found.counts[call.key] += 1
-            found.ops.setdefault(call.key, []).append(call.op)
-            if call.synchronous:
-                found.complete(*pending)
-                pending = None
+        calls += [] if call is None else [call]
         if arrives(view, rows, i, name):
-            incoming.append(pending)
+            incoming.append(None if call is None or call.synchronous else len(calls) - 1)
 
 
 def _readers(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -222,15 +198,6 @@ def own_rank(process: ProcessTrace) -> int | None:
             if (group := _group(word)) is not None:
                 return group[1]
     return None
-
-
-def first_row(view: StreamView, step: int) -> int | None:
-    """The row of a stream at which a step begins; None where another stream ended the step before."""
-    if step == 0:
-        return 0
-    steps = view.process.steps
-    ended = steps[(steps[:, Step.STEP] == np.uint64(step - 1)) & (steps[:, Step.STREAM] == view.stream.index)]
-    return int(ended[0, Step.END_ROW]) if len(ended) else None
 
 
 def ranks_of(row: RowAt) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from jax_programs import OTHER_ISA, JaxPrograms
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.compare import CompareOptions, compare
-from rltrace.diff.finding_order import row_around
+from rltrace.diff.happened_before import calls_with
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.extensions.archive.verify import verify
 from rltrace.extensions.jax import log_library
@@ -188,8 +188,10 @@ def test_what_is_within_a_call_precedes_its_row(runs: Runs) -> None:
         assert len(around) == times
         each = stream.rows // times
         name = stream.name.removeprefix("rank0/main/")
-        assert [row_around(view, name, row) for row in range(stream.rows)] == [i for i in around for _ in range(each)]
-    assert row_around(view, "jit.train.before@" + "0" * 16, 0) is None
+        ordered = calls_with(view, name)
+        assert [ordered.around(row) for row in range(stream.rows)] == [i for i in around for _ in range(each)]
+        assert [ordered.within(row) for row in around] == list(range(0, stream.rows, each))
+    assert calls_with(view, "jit.train.before@" + "0" * 16).around(0) is None
 
 
 def test_inputs_are_linked_within_the_iteration(runs: Runs) -> None:
