@@ -43,15 +43,6 @@ class OneWay(Pipe):
         self.send, self.receive = self.ends[place][1].send, self.ends[place][0].recv
         return self
 
-class Queue(Pipe):
-    def __init__(self, context):
-        one, other = context.Queue(), context.Queue()
-        self.ends = (one, other), (other, one)
-
-    def ended(self, place):
-        self.send, self.receive = self.ends[place][1].put, self.ends[place][0].get
-        return self
-
 class File(Pipe):
     '''Weights in files; a pipe says when.'''
     def ended(self, place):
@@ -66,6 +57,19 @@ class File(Pipe):
     def receive(self):
         number = self.end.recv()
         return None if number is None else torch.load(f"{number}.pt").numpy()
+
+class Queue(File):
+    '''Tensors, which the thread of a queue copies into shared memory.'''
+    def __init__(self, context):
+        one, other = context.Queue(), context.Queue()
+        self.ends = (one, other), (other, one)
+
+    def send(self, values):
+        self.end[1].put(None if values is None else torch.from_numpy(values))
+
+    def receive(self):
+        values = self.end[0].get()
+        return None if values is None else values.numpy()
 
 def run_learner(way):
     learner(way.ended(1))
@@ -113,8 +117,9 @@ def test_the_learner_leads_and_the_driver_received_it(cli: Any, method: str, way
     assert found["verdict"] == "diverged"
     assert (found["first"]["stream"], found["first"]["op"]) == ("rank0/worker:1", "aten.mul.Tensor")
     assert not found["unordered"]
-    (later,) = found["later"]
+    later, *copied = found["later"]
     assert (later["stream"], later["cause"]) == ("rank0/main", "outside")
+    assert [each["stream"] for each in copied] == ["rank0/main/thread:QueueFeederThread"] * (way == "queue")
     assert later["sender"]["stream"] == "rank0/worker:1", later["explanation"]
     assert {"name": "env.SCALE", "a": None, "b": "0.9"} in found["system"]
     assert "SCALE: not set in A, 0.9 in B; first difference: aten.mul" in cli.read("diff", "a.zarr", "b.zarr").stdout

@@ -25,7 +25,7 @@ import xxhash
 
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
-from rltrace.trace.format.messages import END, FILE, RAY, START, MessageEnds
+from rltrace.trace.format.messages import END, FILE, QUEUE, RAY, START, MessageEnds
 from rltrace.trace.format.process_start import start_ticks
 
 CallOriginal = Callable[..., Any]
@@ -48,13 +48,15 @@ PlaceHere = Callable[[], Place | None]
 class _Channel:
     """What is known of one connection."""
 
-    __slots__ = ("name", "put")
+    __slots__ = ("name", "put", "sent")
 
     def __init__(self, name: str) -> None:
         self.name = name
         """Both ends of a pipe have one name, those of a socket two; no process of the machine has another of it."""
         self.put: deque[Place | None] = deque()
         """Where what a queue will send, in a thread of its own, was put into it."""
+        self.sent: Place | None = None
+        """Where that thread last sent something."""
 
 
 class Messages:
@@ -70,13 +72,16 @@ class Messages:
         """Of connections."""
         self._children: WeakIdDict[Any, int] = WeakIdDict()
         """Digests of the processes that it started."""
+        self._process = 0
+        """The digest of this process."""
         self._tasks = _RayTasks(self)
 
     def install(self) -> None:
         """Note messages from now on; first of all that this process has started."""
         if self._patches:
             return
-        self._note(START, False, self._place_here(), process_digest(os.getpid()))
+        self._process = process_digest(os.getpid())
+        self._note(START, False, self._place_here(), self._process)
         wrap, connection = self._patches.wrap, multiprocessing.connection.Connection
         wrap(connection, "_send_bytes", self._send_bytes)
         wrap(connection, "_recv_bytes", self._receive_bytes)
@@ -92,9 +97,8 @@ class Messages:
 
     def last(self, places: Iterable[Place]) -> Iterator[dict[str, object]]:
         """Records of the rest: the process ends, with its streams at these places."""
-        digest = process_digest(os.getpid())
         for place in places:
-            self._note(END, True, place, digest)
+            self._note(END, True, place, self._process)
         return self.take()
 
     def take(self) -> Iterator[dict[str, object]]:
@@ -141,8 +145,9 @@ class Messages:
 
     def _send_bytes(self, original: CallOriginal, connection: Any, data: Any) -> Any:
         try:
-            channel = self._channel(connection)
-            place = channel.put.popleft() if channel.put else self._place_here()
+            channel, place = self._channel(connection), self._place_here()
+            if channel.put:
+                place = self._pass_on(channel, channel.put.popleft(), place)
             if place is not None:  # before it is sent: the receiver may end this process
                 self._note(channel.name, True, place, xxhash.xxh3_64_intdigest(data))
         except OSError:  # it is closed: the original says so
@@ -150,6 +155,18 @@ class Messages:
         except Exception as error:
             self._fail(error)
         return original(connection, data)
+
+    def _pass_on(self, channel: _Channel, put: Place | None, here: Place | None) -> Place | None:
+        """Note that the thread of a queue has what was put there since it last sent something, where its ops have rows;
+        returns from where it is sent."""
+        if here is None:
+            return put
+        if put is not None:
+            digest = xxhash.xxh3_64_intdigest(f"{self._process} {put.number}".encode())
+            self._note(QUEUE, True, put, digest)
+            self._note(QUEUE, False, channel.sent or Place(here.stream, 0, 0), digest)
+        channel.sent = here
+        return here
 
     def _receive_bytes(self, original: CallOriginal, connection: Any, *args: Any) -> Any:
         received = original(connection, *args)
