@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from rltrace.trace.format.schema import UNTOUCHED, Step
+from rltrace.trace.read.reader import open_trace
+
 PROGRAM = """
 import multiprocessing, os, sys
 import numpy as np
@@ -112,7 +115,8 @@ def compared(cli: Any, name: str, text: str, *arguments: str, setting: str) -> M
     ],
 )
 def test_the_learner_leads_and_the_driver_received_it(cli: Any, method: str, way: str) -> None:
-    """A child that computes with another number comes before the process that takes its weights."""
+    """A child that computes with another number comes before the process that takes its weights. Python's generator,
+    which multiprocessing seeds in a forked child, is no evidence."""
     found = compared(cli, "train.py", PROGRAM, method, way, setting="SCALE=0.9")
     assert found["verdict"] == "diverged"
     assert (found["first"]["stream"], found["first"]["op"]) == ("rank0/worker:1", "aten.mul.Tensor")
@@ -121,6 +125,8 @@ def test_the_learner_leads_and_the_driver_received_it(cli: Any, method: str, way
     assert (later["stream"], later["cause"]) == ("rank0/main", "outside")
     assert [each["stream"] for each in copied] == ["rank0/main/thread:QueueFeederThread"] * (way == "queue")
     assert later["sender"]["stream"] == "rank0/worker:1", later["explanation"]
+    steps = open_trace(cli.folder / "a.zarr").processes[1].steps
+    assert steps[:, Step.PYTHON_GENERATOR].tolist() == [UNTOUCHED] * 3
     assert {"name": "env.SCALE", "a": None, "b": "0.9"} in found["system"]
     assert "SCALE: not set in A, 0.9 in B; first difference: aten.mul" in cli.read("diff", "a.zarr", "b.zarr").stdout
 

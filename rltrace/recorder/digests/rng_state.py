@@ -42,44 +42,42 @@ _TORCH = int(Generator.TORCH)
 class GlobalGenerators:
     """The global generators of one process since recording began."""
 
-    def __init__(self, first: RngStates | None = None, library: Any = None) -> None:
+    def __init__(self, first: FirstStates | None = None, library: Any = None) -> None:
         """``library``: of the native engine, to read torch's generator with."""
-        self._first = first or all_states()
+        self._first = first or FirstStates()
         self._of_torch: StateReader = _of_torch if library is None else library.default_generator_digest
 
     def states(self) -> RngStates:
         """Their states now; UNTOUCHED where unchanged."""
         with torch_function_disabled():
             now = self._of_torch(), _of_devices(), _of_python(), _of_numpy()
-        first = self._first if self._first.numpy else self._first._replace(numpy=imported_numpy().digest)
-        return RngStates(*map(_untouched, now, first))
+        return RngStates(*map(_untouched, now, self._first.states))
 
 
 def _untouched(now: int, first: int) -> int:
     return UNTOUCHED if now == first != 0 else now
 
 
-class ImportedNumpy:
-    """NumPy's global generator as it was when NumPy was imported, which may be after recording began."""
-
-    digest = 0
-    """0: it is not imported, or was not seen to be."""
-
-    def imported(self, _module: Any) -> None:
-        """NumPy's generators are imported now, or were before recording began."""
-        self.digest = self.digest or _of_numpy()
-
-
-@cache
-def imported_numpy() -> ImportedNumpy:
-    """That of this process."""
-    return ImportedNumpy()
-
-
-@cache
-def first_states() -> RngStates:
+class FirstStates:
     """The states when this process was first recorded; a second recording compares with these, too."""
-    return all_states()
+
+    def __init__(self) -> None:
+        self.states = all_states()
+
+    def imported_numpy(self) -> None:
+        """NumPy's generators are imported now, or were before recording began."""
+        if not self.states.numpy:
+            self.states = self.states._replace(numpy=_of_numpy())
+
+    def forked(self) -> None:
+        """This process is a child, in which Python has seeded ``random`` anew."""
+        self.states = self.states._replace(python=_of_python())
+
+
+@cache
+def first_states() -> FirstStates:
+    """Those of this process."""
+    return FirstStates()
 
 
 class RngUse:

@@ -13,7 +13,7 @@ import torch
 
 from rltrace.recorder.base.patching import ImportHook
 from rltrace.recorder.base.torch_function import torch_function_disabled
-from rltrace.recorder.digests.rng_state import imported_numpy
+from rltrace.recorder.digests.rng_state import first_states
 from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.recorder.integrations.checkpoints import Checkpoints, NoteFile
 from rltrace.recorder.integrations.environments import (
@@ -94,7 +94,7 @@ class Integrations:
         on_import = {module: self._patch_on_import(patched) for module, patched in roots.items()}
 
         def on_numpy(module: ModuleType) -> None:
-            imported_numpy().imported(module)
+            first_states().imported_numpy()
             generators.imported_numpy(module)
 
         on_import["numpy.random"] = on_numpy

@@ -20,6 +20,7 @@ from rltrace.masking import masked_arguments
 from rltrace.recorder.base.process_names import fork_name, is_left_out
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.captures import Attach
+from rltrace.recorder.digests.rng_state import first_states
 from rltrace.recorder.processes.exits import CommitServer
 from rltrace.recorder.streams.threads import observer_of
 from rltrace.trace.format import chunk_codec
@@ -136,6 +137,7 @@ class Forks:
             waiting.commit_server.end()
         self.number = 0
         if inheritance is not None:
+            first_states().forked()
             self.child = ForkedChild(inheritance, start)
             self.child.wait()
 
