@@ -18,7 +18,9 @@ import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.coverage import coverage_notes
 from rltrace.diff.base.model import Verdict
+from rltrace.diff.happened_before import HappenedBefore, Place
 from rltrace.trace.format.schema import Origin, Step
+from rltrace.trace.read.reader import open_trace
 
 
 def in_thread(name: str, work: Callable[[], object]) -> None:
@@ -33,6 +35,18 @@ def names(got: Recorded) -> list[str]:
 
 def other(got: Recorded, name: str) -> Recorded:
     return Recorded(got.path, f"rank0/main/thread:{name}")
+
+
+def test_a_threads_ops_are_between_its_start_and_its_join(record: Record) -> None:
+    """Those of the thread that starts it before these happened before them, those after happened after them."""
+    with record.block() as got:
+        torch.ones(2)
+        in_thread("other", lambda: torch.ones(2))
+        torch.ones(2)
+    happened = HappenedBefore(open_trace(got.path))
+    first, last, other_row = Place("rank0/main", 0), Place("rank0/main", 1), Place("rank0/main/thread:other", 0)
+    assert happened.orders(first, other_row) and happened.orders(other_row, last)
+    assert not happened.orders(other_row, first) and not happened.orders(last, other_row)
 
 
 def test_a_threads_ops_are_in_its_own_stream(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ import xxhash
 
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.weak_id_dict import WeakIdDict
-from rltrace.trace.format.messages import END, FILE, QUEUE, RAY, START, MessageEnds
+from rltrace.trace.format.messages import END, FILE, RAY, START, THREAD, MessageEnds
 from rltrace.trace.format.process_start import start_ticks
 
 CallOriginal = Callable[..., Any]
@@ -72,6 +72,8 @@ class Messages:
         """Of connections."""
         self._children: WeakIdDict[Any, int] = WeakIdDict()
         """Digests of the processes that it started."""
+        self._left: WeakIdDict[threading.Thread, Place | None] = WeakIdDict()
+        """By thread, where another one started it, and after its end where it was."""
         self._process = 0
         """The digest of this process."""
         self._tasks = _RayTasks(self)
@@ -90,6 +92,7 @@ class Messages:
         wrap(queues.JoinableQueue, "put", self._put)
         wrap(multiprocessing_process.BaseProcess, "start", self._start)
         wrap(multiprocessing_process.BaseProcess, "join", self._join)
+        wrap(threading.Thread, "join", self._join_thread)
         self._patches.on_import({"ray._private.worker": self._tasks.watch}, self._fail)
 
     def uninstall(self) -> None:
@@ -161,10 +164,7 @@ class Messages:
         returns from where it is sent."""
         if here is None:
             return put
-        if put is not None:
-            digest = xxhash.xxh3_64_intdigest(f"{self._process} {put.number}".encode())
-            self._note(QUEUE, True, put, digest)
-            self._note(QUEUE, False, channel.sent or Place(here.stream, 0, 0), digest)
+        self._pass(put, channel.sent or Place(here.stream, 0, 0))
         channel.sent = here
         return here
 
@@ -209,6 +209,31 @@ class Messages:
             with suppress(ValueError):
                 put.remove(place)  # it is full, or closed
             raise
+
+    # --- threads ------------------------------------------------------------------------------------------------------
+
+    def thread_starts(self, thread: threading.Thread) -> None:
+        """The calling thread is about to start ``thread``."""
+        self._left[thread] = self.place_here()
+
+    def thread_has_rows(self, thread: threading.Thread, stream: int) -> None:
+        """A thread has this stream from now on."""
+        self._pass(self._left.get(thread), Place(stream, 0, 0))
+
+    def thread_ends(self, thread: threading.Thread) -> None:
+        """The calling thread is at its end."""
+        self._left[thread] = self.place_here()
+
+    def _join_thread(self, original: CallOriginal, thread: threading.Thread, *args: Any, **kwargs: Any) -> None:
+        original(thread, *args, **kwargs)
+        if not thread.is_alive():
+            self._pass(self._left.get(thread), self._place_here())
+
+    def _pass(self, sent: Place | None, received: Place | None) -> None:
+        """What one thread of this process left at the first place another one has at the second."""
+        if sent is not None and received is not None:
+            self.note(THREAD, True, sent, f"{self._process} {sent.number}")
+            self.note(THREAD, False, received, f"{self._process} {sent.number}")
 
     # --- starts and ends ----------------------------------------------------------------------------------------------
 

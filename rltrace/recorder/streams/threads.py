@@ -9,7 +9,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._ops import OpOverload
@@ -142,6 +142,14 @@ POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
 """Modules whose threads take tasks in no fixed order."""
 
 
+class Births(Protocol):
+    """Is called as threads start, open a stream and end."""
+
+    def thread_starts(self, thread: threading.Thread) -> None: ...
+    def thread_has_rows(self, thread: threading.Thread, stream: int) -> None: ...
+    def thread_ends(self, thread: threading.Thread) -> None: ...
+
+
 class _FirstOp:
     """Observes the first op of a thread, and opens its stream."""
 
@@ -186,6 +194,7 @@ class Streams:
         self._names: dict[str, int] = {}
         self._engines: dict[int, Engine] = {}
         self._threads = ThreadNames()
+        self.births: Births | None = None
         self._patches = Patches()
         self._callbacks = Callbacks(self._call_back)
         self._idle: list[OpRecorder] = []
@@ -253,6 +262,8 @@ class Streams:
         role = "pool" if self._local.pooled else "thread"
         stream = self._open(f"{self._name}/{role}:{self._threads.of(threading.current_thread())}")
         self._local.stream = stream
+        if self.births is not None:
+            self.births.thread_has_rows(threading.current_thread(), stream.number)
         self._engines[threading.get_ident()].enter(observer_of(stream))
         return stream
 
@@ -302,6 +313,8 @@ class Streams:
 
     def _start_named(self, start: Start, thread: threading.Thread) -> None:
         self._threads.add(thread)
+        if self.births is not None:
+            self.births.thread_starts(thread)
         start(thread)
 
     def _run_recorded(self, run: Start, thread: threading.Thread) -> None:
@@ -316,6 +329,8 @@ class Streams:
         try:
             run(thread)
         finally:
+            if self.births is not None:
+                self.births.thread_ends(thread)
             engine.leave()
             self._engines.pop(ident, None)
 
