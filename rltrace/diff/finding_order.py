@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rltrace.diff.base.model import Cause, Finding, Pair
-from rltrace.diff.happened_before import During, Edge, HappenedBefore, Place, collective_edges
+from rltrace.diff.happened_before import During, Edge, HappenedBefore, Instant, collective_edges
 from rltrace.diff.senders import Senders
 from rltrace.trace.read.reader import Trace
 from rltrace.wording import joined
 
-_Span = tuple[Place, Place]
+_Span = tuple[Instant, Instant]
 """The first and the last place where a finding may be."""
 
 
@@ -92,7 +92,7 @@ class Order:
         """How many rows of another stream happened before a finding, in A and in B; None: none is known to."""
         if finding.a_index is None or finding.b_index is None:
             return None
-        places = (Place(finding.stream, row) for row in (finding.a_index, finding.b_index))
+        places = (Instant(finding.stream, row) for row in (finding.a_index, finding.b_index))
         counts = [happened.rows_before(stream, at) for happened, at in zip(self._happened, places, strict=True)]
         return Pair(*counts) if all(counts) else None
 
@@ -105,11 +105,11 @@ def _span(finding: Finding, side: int, happened: HappenedBefore) -> _Span | None
         row = other
     if row is not None:
         is_given = finding.cause not in (Cause.KERNEL, Cause.SAME_KERNEL)
-        place = Place(finding.stream, row, During.GIVEN if is_given else During.RESULTS)
+        place = Instant(finding.stream, row, During.GIVEN if is_given else During.RESULTS)
         return place, place
     step = finding.b_step if side and finding.b_step is not None else finding.step
     begin, end = (None if step is None else happened.first_row(finding.stream, step + more) for more in (0, 1))
-    return None if begin is None or not end else (Place(finding.stream, begin), Place(finding.stream, end - 1))
+    return None if begin is None or not end else (Instant(finding.stream, begin), Instant(finding.stream, end - 1))
 
 
 def _sent(finding: Finding, side: int) -> Edge | None:
@@ -117,8 +117,8 @@ def _sent(finding: Finding, side: int) -> Edge | None:
     sender, row = finding.sender, finding.b_index if side else finding.a_index
     if sender is None or row is None:
         return None
-    sent = Place(sender.stream, sender.b_index if side else sender.a_index, During.SENT)
-    return sent, Place(finding.stream, row, During.READ)
+    sent = Instant(sender.stream, sender.b_index if side else sender.a_index, During.SENT)
+    return sent, Instant(finding.stream, row, During.READ)
 
 
 def _predecessors(n: int, before: Sequence[Sequence[int]]) -> set[int]:

@@ -49,8 +49,8 @@ class During(IntEnum):
     ARRIVED = 6  # with a collective that waits
 
 
-class Place(NamedTuple):
-    """A place in a stream."""
+class Instant(NamedTuple):
+    """A moment of a stream."""
 
     stream: str
     row: int
@@ -59,10 +59,10 @@ class Place(NamedTuple):
     """Messages of one row follow each other by it."""
 
 
-Edge = tuple[Place, Place]
+Edge = tuple[Instant, Instant]
 """What happened before the first one happened before the second."""
 
-Edges = Mapping[str, Mapping[str, tuple[Sequence[Place], Sequence[Place]]]]
+Edges = Mapping[str, Mapping[str, tuple[Sequence[Instant], Sequence[Instant]]]]
 """By the streams of the second places and of the first: second places, ascending, and the latest first one so far."""
 
 
@@ -78,7 +78,7 @@ class HappenedBefore:
         self._others = {view.name: [o for o in own if o is not view] for own in together.values() for view in own}
         """By stream, the other ones of what is one process to the system."""
         self._edges = [_by_streams(_messages(trace))]
-        self._known: dict[tuple[Place, bool], dict[str, Place]] = {}
+        self._known: dict[tuple[Instant, bool], dict[str, Instant]] = {}
         self._first_row, self._calls = cache(_first_row), cache(calls_with)
 
     def with_edges(self, edges: Sequence[Edge]) -> HappenedBefore:
@@ -87,12 +87,12 @@ class HappenedBefore:
         found._edges, found._known = [*self._edges, _by_streams(edges)], {}
         return found if edges else self
 
-    def orders(self, first: Place, second: Place) -> bool:
+    def orders(self, first: Instant, second: Instant) -> bool:
         """Whether one place happened before another."""
         bound = self._before(second).get(first.stream)
         return bound is not None and first < bound
 
-    def rows_before(self, stream: str, place: Place) -> int | None:
+    def rows_before(self, stream: str, place: Instant) -> int | None:
         """How many rows of a stream happened before a place; None: no message says."""
         bound = self._before(place, by_messages=True).get(stream)
         return None if bound is None else bound.row
@@ -106,7 +106,7 @@ class HappenedBefore:
         view = self.views.get(stream)
         return step if not self._has_rows else None if view is None else self._first_row(view, step)
 
-    def _before(self, place: Place, *, by_messages: bool = False) -> dict[str, Place]:
+    def _before(self, place: Instant, *, by_messages: bool = False) -> dict[str, Instant]:
         """By stream, the place that all that happened before a place is before."""
         found = self._known.get((place, by_messages))
         if found is None:
@@ -121,7 +121,7 @@ class HappenedBefore:
                     left += () if by_messages else self._beside(end)
         return found
 
-    def _sent_to(self, end: Place) -> Iterator[Place]:
+    def _sent_to(self, end: Instant) -> Iterator[Instant]:
         """Of each stream that sent something to one before a place, where that was at last."""
         for edges in self._edges:
             for receipts, latest in edges.get(end.stream, {}).values():
@@ -129,7 +129,7 @@ class HappenedBefore:
                 if count:
                     yield latest[count - 1]
 
-    def _beside(self, end: Place) -> Iterator[Place]:
+    def _beside(self, end: Instant) -> Iterator[Instant]:
         """Where the other streams of a process were at least, before a place in one of them."""
         begun = end.row if end.during >= During.GIVEN else end.row - 1  # the last row that had
         ended = end.row if end.during <= During.WITHIN else end.row + 1  # rows that had
@@ -142,13 +142,13 @@ class HappenedBefore:
                 yield from _in_thread(view, begun, ended, other)
                 continue
             row = None if step is None else self.first_row(other.name, step)
-            yield from () if row is None else [Place(other.name, row, During.MESSAGE)]
+            yield from () if row is None else [Instant(other.name, row, During.MESSAGE)]
             inner, outer = parse_within(view.name), parse_within(other.name)
             if inner is not None and inner[0] == other.name:
                 call = self._calls(other, inner[1]).around(begun)
-                yield from () if call is None else [Place(other.name, call, During.WITHIN)]
+                yield from () if call is None else [Instant(other.name, call, During.WITHIN)]
             elif outer is not None and outer[0] == view.name:
-                yield Place(other.name, self._calls(view, outer[1]).within(ended), During.MESSAGE)
+                yield Instant(other.name, self._calls(view, outer[1]).within(ended), During.MESSAGE)
 
 
 def _first_row(view: StreamView, step: int) -> int | None:
@@ -166,7 +166,9 @@ def _step_at(view: StreamView, row: int) -> int | None:
 
 
 def _by_streams(edges: Iterable[Edge]) -> Edges:
-    found: dict[str, dict[str, tuple[list[Place], list[Place]]]] = defaultdict(lambda: defaultdict(lambda: ([], [])))
+    found: dict[str, dict[str, tuple[list[Instant], list[Instant]]]] = defaultdict(
+        lambda: defaultdict(lambda: ([], []))
+    )
     for sent, received in sorted(edges, key=lambda edge: edge[1]):
         receipts, latest = found[received.stream][sent.stream]
         receipts.append(received)
@@ -178,8 +180,8 @@ def _by_streams(edges: Iterable[Edge]) -> Edges:
 
 
 def _messages(trace: Trace) -> Iterator[Edge]:
-    sent: dict[tuple[str, str, int], list[Place]] = defaultdict(list)
-    received: dict[tuple[str, str, int], list[Place]] = defaultdict(list)
+    sent: dict[tuple[str, str, int], list[Instant]] = defaultdict(list)
+    received: dict[tuple[str, str, int], list[Instant]] = defaultdict(list)
     peers = {(_machine(p, channel), channel): peer for p in trace.processes for channel, peer in p.peers.items()}
     for process in trace.processes:
         names = {stream.index: stream.name for stream in process.streams}
@@ -188,13 +190,13 @@ def _messages(trace: Trace) -> Iterator[Edge]:
             channel = ends.channel if ends.sent else peers.get((machine, ends.channel), ends.channel)
             for row, number, digest in zip(ends.rows, ends.numbers, ends.digests, strict=True):
                 if ends.stream in names:
-                    place = Place(names[ends.stream], row, During.MESSAGE, number)
+                    place = Instant(names[ends.stream], row, During.MESSAGE, number)
                     (sent if ends.sent else received)[machine, channel, digest].append(place)
     for key, receipts in received.items():
         yield from _matched(key[1], sent.get(key, ()), receipts)
 
 
-def _matched(channel: str, sent: Sequence[Place], receipts: Sequence[Place]) -> Iterator[Edge]:
+def _matched(channel: str, sent: Sequence[Instant], receipts: Sequence[Instant]) -> Iterator[Edge]:
     """What was sent before each receipt, of equal messages of one channel: where it is not certain which of them was
     received, the first."""
     senders, receivers = ({place.stream for place in ends} for ends in (sent, receipts))
@@ -231,7 +233,7 @@ def collective_edges(happened: HappenedBefore, step: int, last: Mapping[str, int
                 streams = [other for other in ranks[rank] if key in calls[other]] or ranks[rank]
                 sender = _counterpart(name, streams, happened.views)
                 if sender is not None:
-                    yield from _brought(name, own, rank, Place(sender, last[sender]), calls[sender].get(key, []))
+                    yield from _brought(name, own, rank, Instant(sender, last[sender]), calls[sender].get(key, []))
 
 
 def _counterpart(name: str, others: Sequence[str], views: Mapping[str, StreamView]) -> str | None:
@@ -242,7 +244,7 @@ def _counterpart(name: str, others: Sequence[str], views: Mapping[str, StreamVie
 
 
 def _brought(
-    stream: str, own: Sequence[CollectiveCall], rank: int, last: Place, others: Sequence[CollectiveCall]
+    stream: str, own: Sequence[CollectiveCall], rank: int, last: Instant, others: Sequence[CollectiveCall]
 ) -> Iterator[Edge]:
     """What collectives of one group brought from a rank; those that it ran after its last row of interest, too."""
     for call, sent in zip_longest(own, others[: len(own)]):
@@ -250,13 +252,16 @@ def _brought(
             break  # other collectives: counting them means nothing
         if rank in call.senders and call.own in call.receivers and (call.synchronous or call.read_by is not None):
             arrived = (call.row, During.ARRIVED) if call.read_by is None else (call.read_by, During.READ)
-            yield last._replace(row=last.row if sent is None else sent.row, during=During.SENT), Place(stream, *arrived)
+            yield (
+                last._replace(row=last.row if sent is None else sent.row, during=During.SENT),
+                Instant(stream, *arrived),
+            )
 
 
 # --- JAX --------------------------------------------------------------------------------------------------------------
 
 
-class Calls(NamedTuple):
+class OuterCalls(NamedTuple):
     """The calls of JAX with rows within, in one stream of these."""
 
     rows: NDArray[np.int64]
@@ -275,7 +280,7 @@ class Calls(NamedTuple):
         return int(self.ends[count - 1]) if count else 0
 
 
-def calls_with(view: StreamView, name: str) -> Calls:
+def calls_with(view: StreamView, name: str) -> OuterCalls:
     """The calls whose rows within are in the stream ``VIEW/NAME``, in the order of the calls, up to a hole.
 
     The evidence of the row of a call says how many it has."""
@@ -290,15 +295,15 @@ def calls_with(view: StreamView, name: str) -> Calls:
         pass
     own = np.concatenate(parts)
     called = np.flatnonzero(own)
-    return Calls(called, np.cumsum(own[called]))
+    return OuterCalls(called, np.cumsum(own[called]))
 
 
-def _in_thread(view: StreamView, begun: int, ended: int, other: StreamView) -> Iterator[Place]:
+def _in_thread(view: StreamView, begun: int, ended: int, other: StreamView) -> Iterator[Instant]:
     """Where JAX, or torch, was at least on a thread of both, when the other one was at its rows."""
     if view.stream.torch_stream == other.stream.index:
         moment = moment_of(view.stream.interleaving, begun)
-        yield Place(other.name, moment.end if ended > begun else moment.begin, During.MESSAGE)
+        yield Instant(other.name, moment.end if ended > begun else moment.begin, During.MESSAGE)
     elif other.stream.torch_stream == view.stream.index:
         runs = other.stream.interleaving
         calls = bisect_right(range(other.rows), begun, key=lambda call: moment_of(runs, call).end)
-        yield Place(other.name, calls, During.MESSAGE)
+        yield Instant(other.name, calls, During.MESSAGE)

@@ -14,7 +14,7 @@ import numpy as np
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.model import Cause, Finding, Sender
 from rltrace.diff.base.view import StreamView
-from rltrace.diff.happened_before import HappenedBefore, Place
+from rltrace.diff.happened_before import HappenedBefore, Instant
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Origin
 
@@ -73,7 +73,7 @@ class Senders:
 
     def _written_to(self, side: int, reader: RowAt, digest: int) -> Iterator[RowAt]:
         """The last row of each other process of a side that may have sent these bytes."""
-        before, here = self._sides[side], Place(reader.view.name, reader.index)
+        before, here = self._sides[side], Instant(reader.view.name, reader.index)
         views = before.views
         own = {stream.name for stream in reader.view.process.streams}
         direct = {views[name].process.name for name in before.senders_to(own) if name in views}
@@ -82,7 +82,7 @@ class Senders:
             if view.process.name == reader.view.process.name or view.process.name in found:
                 continue
             row = next(_written(view, digest, before.rows_before(name, here)), None)
-            if row is None or before.orders(here, Place(name, row.index)):
+            if row is None or before.orders(here, Instant(name, row.index)):
                 continue
             if view.process.name not in direct and _has_read(row, digest):
                 continue  # it read the same bytes from outside, where they may come from for both
@@ -96,7 +96,7 @@ class Senders:
             other = before_b.views.get(x.view.name)
             if other is None:
                 continue
-            for y in _written(other, in_b, before_b.rows_before(x.view.name, Place(b.view.name, b.index))):
+            for y in _written(other, in_b, before_b.rows_before(x.view.name, Instant(b.view.name, b.index))):
                 if x.op == y.op:
                     step = x.step if len(x.view.process.steps) else None
                     found.append(Sender(x.view.name, x.index, y.index, x.op, step))
@@ -105,8 +105,8 @@ class Senders:
 
     def _is_last(self, one: Sender, others: Iterable[Sender]) -> bool:
         """Whether all others are known to have written the bytes before."""
-        at = Place(one.stream, one.a_index)
-        return all(self._sides[0].orders(Place(o.stream, o.a_index), at) for o in others if o is not one)
+        at = Instant(one.stream, one.a_index)
+        return all(self._sides[0].orders(Instant(o.stream, o.a_index), at) for o in others if o is not one)
 
 
 def _has_read(row: RowAt, digest: int) -> bool:

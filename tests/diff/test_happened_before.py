@@ -9,7 +9,7 @@ from message_programs import run
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause
-from rltrace.diff.happened_before import HappenedBefore, Place
+from rltrace.diff.happened_before import HappenedBefore, Instant
 from rltrace.testing import TraceBuilder, digest
 from rltrace.trace.format.messages import MessageEnds
 from rltrace.trace.read.reader import open_trace
@@ -27,7 +27,7 @@ def test_what_messages_order(tmp_path: Path, seed: int) -> None:
         for first in a.before:
             if first[0] != second[0]:
                 truly = first[1] < clock.get(first[0], 0)
-                found = happened.orders(Place(*first), Place(*second))
+                found = happened.orders(Instant(*first), Instant(*second))
                 assert truly or not found
                 assert found or not truly or a.shared
     name, row = sorted(a.computed)[seed % len(a.computed)]
@@ -53,7 +53,7 @@ def test_steps_of_threads_and_messages_are_one_order(tmp_path: Path) -> None:
     happened = HappenedBefore(open_trace(trace.finish()))
     assert [happened.first_row(thread.name, step) for step in range(4)] == [0, 1, 2, 2]
     of_thread, of_main, last = (
-        [Place(name, row) for row in range(n)] for name, n in ((thread.name, 2), (main.name, 2), (other.name, 4))
+        [Instant(name, row) for row in range(n)] for name, n in ((thread.name, 2), (main.name, 2), (other.name, 4))
     )
     assert happened.orders(of_thread[0], of_main[1]) and happened.orders(of_main[0], of_thread[1])
     assert not happened.orders(of_thread[0], of_main[0]) and not happened.orders(of_main[0], of_thread[0])

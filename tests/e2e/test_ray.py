@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from rltrace.diff.happened_before import HappenedBefore, Place
+from rltrace.diff.happened_before import HappenedBefore, Instant
 from rltrace.trace.read.reader import open_trace
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install ray")
@@ -102,7 +102,7 @@ def test_an_actor_that_is_killed_has_its_rows(cli: Any) -> None:
     assert list(rows) == ["rank0/main", "rank0/ray:Runner"] and all(rows.values())
     assert not trace.unrecorded
     happened = HappenedBefore(trace)
-    first, last = Place("rank0/main", 0), Place("rank0/main", rows["rank0/main"] - 1)
-    assert happened.orders(first, Place("rank0/ray:Runner", 0))
-    assert happened.orders(Place("rank0/ray:Runner", rows["rank0/ray:Runner"] - 1), last)
-    assert not happened.orders(Place("rank0/ray:Runner", 0), first)
+    first, last = Instant("rank0/main", 0), Instant("rank0/main", rows["rank0/main"] - 1)
+    assert happened.orders(first, Instant("rank0/ray:Runner", 0))
+    assert happened.orders(Instant("rank0/ray:Runner", rows["rank0/ray:Runner"] - 1), last)
+    assert not happened.orders(Instant("rank0/ray:Runner", 0), first)

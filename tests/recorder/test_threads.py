@@ -18,7 +18,7 @@ import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.coverage import coverage_notes
 from rltrace.diff.base.model import Verdict
-from rltrace.diff.happened_before import HappenedBefore, Place
+from rltrace.diff.happened_before import HappenedBefore, Instant
 from rltrace.trace.format.schema import Origin, Step
 from rltrace.trace.read.reader import open_trace
 
@@ -44,7 +44,7 @@ def test_a_threads_ops_are_between_its_start_and_its_join(record: Record) -> Non
         in_thread("other", lambda: torch.ones(2))
         torch.ones(2)
     happened = HappenedBefore(open_trace(got.path))
-    first, last, other_row = Place("rank0/main", 0), Place("rank0/main", 1), Place("rank0/main/thread:other", 0)
+    first, last, other_row = Instant("rank0/main", 0), Instant("rank0/main", 1), Instant("rank0/main/thread:other", 0)
     assert happened.orders(first, other_row) and happened.orders(other_row, last)
     assert not happened.orders(other_row, first) and not happened.orders(last, other_row)
 

@@ -121,7 +121,7 @@ class Session:
         self.events = EventWriter(self.window)
         scalers = Scalers(self._series, self.fail)
         self._places = count()
-        self._messages = self._streams.births = Messages(self._place_here, self.fail)
+        self._messages = self._streams.watcher = Messages(self._place_here, self.fail)
         integrations = Integrations(self.events, self._process.digests, self._messages.note_file)
         self._step_writer = StepWriter(
             self.recording, self.window, integrations, self._series, scalers, self._modules, self._step_ended

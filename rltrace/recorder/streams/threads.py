@@ -142,7 +142,7 @@ POOLS = ("concurrent.futures.thread", "multiprocessing.pool")
 """Modules whose threads take tasks in no fixed order."""
 
 
-class Births(Protocol):
+class ThreadWatcher(Protocol):
     """Is called as threads start, open a stream and end."""
 
     def thread_starts(self, thread: threading.Thread) -> None: ...
@@ -194,7 +194,7 @@ class Streams:
         self._names: dict[str, int] = {}
         self._engines: dict[int, Engine] = {}
         self._threads = ThreadNames()
-        self.births: Births | None = None
+        self.watcher: ThreadWatcher | None = None
         self._patches = Patches()
         self._callbacks = Callbacks(self._call_back)
         self._idle: list[OpRecorder] = []
@@ -262,8 +262,8 @@ class Streams:
         role = "pool" if self._local.pooled else "thread"
         stream = self._open(f"{self._name}/{role}:{self._threads.of(threading.current_thread())}")
         self._local.stream = stream
-        if self.births is not None:
-            self.births.thread_has_rows(threading.current_thread(), stream.number)
+        if self.watcher is not None:
+            self.watcher.thread_has_rows(threading.current_thread(), stream.number)
         self._engines[threading.get_ident()].enter(observer_of(stream))
         return stream
 
@@ -313,8 +313,8 @@ class Streams:
 
     def _start_named(self, start: Start, thread: threading.Thread) -> None:
         self._threads.add(thread)
-        if self.births is not None:
-            self.births.thread_starts(thread)
+        if self.watcher is not None:
+            self.watcher.thread_starts(thread)
         start(thread)
 
     def _run_recorded(self, run: Start, thread: threading.Thread) -> None:
@@ -329,8 +329,8 @@ class Streams:
         try:
             run(thread)
         finally:
-            if self.births is not None:
-                self.births.thread_ends(thread)
+            if self.watcher is not None:
+                self.watcher.thread_ends(thread)
             engine.leave()
             self._engines.pop(ident, None)
 
