@@ -15,7 +15,6 @@ from oracle_log import Difference
 TWO_THREADS = "OMP_NUM_THREADS=2"
 STATUS = 7
 """Of the programs; where a check of links finds a fault, that of ``record`` is another."""
-Needs = Callable[[str, str], None]
 
 
 def test_other_kernels_are_named(

@@ -68,9 +68,6 @@ class HostAccelerator:
     def is_captured(self, device: torch.device) -> bool:
         return self.captured
 
-    def has_failed(self, device: torch.device) -> bool:
-        return self.failed
-
 
 class HostGraph:
     """Stands where ``torch.cuda.CUDAGraph`` does. What runs while it captures is computed all the same; a replay does

@@ -26,11 +26,6 @@ class Difference:
     other: str
     """The op at this position of the other log; empty where that log has ended."""
 
-    @property
-    def is_value(self) -> bool:
-        """Whether both logs have the same op there."""
-        return self.op == self.other
-
 
 @dataclass(frozen=True)
 class Noise:
