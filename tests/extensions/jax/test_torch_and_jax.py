@@ -28,9 +28,11 @@ def run(name):
             observation += float(os.environ.get("WIND", 0))
     print(name, observation.tolist())
 
-run("main")
-thread = threading.Thread(target=run, args=("other",), name="other")
+ready = threading.Event()  # which orders nothing that is recorded
+thread = threading.Thread(target=lambda: ready.wait() and run("other"), name="other")
 thread.start()
+run("main")
+ready.set()
 thread.join()
 """
 
