@@ -116,7 +116,7 @@ class Runs(JaxPrograms):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     fixed = LEARNING.replace("INITIAL", "jnp.linspace(-1, 1, 128).reshape(8, 16)")
-    drawn = LEARNING.replace("INITIAL", "jax.random.normal(key, (8, 16))")
+    drawn = LEARNING.replace("INITIAL", "jax.random.orthogonal(key, 16)[:8]")
     sources = {"whole_numbers": WHOLE_NUMBERS, "learning": fixed, "drawn": drawn, "misread": MISREAD + fixed}
     sources["calls"] = CALLS.replace("RATE", "1.01")
     folder = tmp_path_factory.mktemp("fusions")
