@@ -95,7 +95,12 @@ def _label(dtype: Any) -> str:
 
 
 def _attributes(value: Any) -> Mapping[str, Any]:
-    return getattr(value, "__dict__", None) or {}
+    """Those of the object itself, read without its class: a module that is loaded at its first use stays unloaded."""
+    try:
+        found: Mapping[str, Any] = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found
 
 
 def _are_statistics(value: Any) -> bool:
