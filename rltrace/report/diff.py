@@ -169,6 +169,8 @@ def _runs(comparison: Comparison) -> Iterator[Fact]:
             if process.state != "complete" and not _is_stopped(process):
                 why = f", {process.why}" if process.why else ""
                 yield Fact("process", (f"{name}'s ", Code(process.name), f": {process.state}{why}"))
+            elif uncaught := re.match(r"exception (\w+)", process.exit or ""):
+                yield Fact("process", (f"{name}'s ", Code(process.name), f": ended with an uncaught {uncaught[1]}"))
     if comparison.commands:
         yield Fact("commands", comparison.commands)
     if comparison.edits:

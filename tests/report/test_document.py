@@ -77,6 +77,15 @@ LABELS = """
 """
 
 
+def test_an_uncaught_exception_is_named(rich: Comparison) -> None:
+    """That of each process which ended with one, though its recording is complete."""
+    ended = [ProcessSummary(name, "complete", 3, None, (), exit) for name, exit in
+             (("rank0/main", "exception ValueError"), ("rank1/main", None))]  # fmt: skip
+    text = document_text(verdict_document(replace(rich, a=replace(rich.a, processes=tuple(ended)))))
+    assert "process  A's rank0/main: ended with an uncaught ValueError\n" in text
+    assert "rank1/main" not in text
+
+
 def test_the_learning_rate_is_shown_where_its_optimizer_differs(rich: Comparison) -> None:
     """With both values, at the first attempt with another one; not at another attempt, nor in another phase."""
     point = DriftPoint(5, 0.00025, 0.00026)
