@@ -10,7 +10,7 @@ ENGINES := .venv-engines
 OLDEST := .venv-oldest
 FOR ?= 3.12
 CARRY := zarr numcodecs google-crc32c donfig textual linkify-it-py mdit-py-plugins platformdirs uc-micro-py
-# Whole runs, and tests that go through every case: two thirds of the time of all tests.
+# Whole runs, and tests that go through every case: three fifths of the time of all tests.
 SLOW := $(addprefix tests/,e2e examples extensions/jax commands/test_record.py diff/test_additions.py diff/test_shortcuts.py \
 	experiment/test_confirm.py extensions/doctor/test_command.py extensions/parity/matching/test_cached_sequences.py \
 	extensions/parity/patching/test_row_replay.py extensions/regression/test_pytest_plugin.py \
@@ -28,7 +28,7 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 help:
 	@echo "make set-up    .venv, which every other target makes where it is missing, and the native engine where a compiler is"
 	@echo "make demo      record PPO under two CPU kernel settings, diff the traces, name the op"
-	@echo "make test      all tests but those of test-slow: a third of the time of all"
+	@echo "make test      all tests but those of test-slow: two fifths of the time of all"
 	@echo "make test-slow whole runs, and tests of every case; with AVX-512, those that depend on it once more as without"
 	@echo "make test-oldest  the tests of the recorder, the launcher and whole runs with torch 2.11; 5 GB"
 	@echo "make check     format, lint, types, import direction, tracked files"

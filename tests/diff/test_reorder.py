@@ -14,7 +14,7 @@ from views import both, lose_rows, view_of, views_in
 from rltrace.diff.align import reorder
 from rltrace.diff.align.reorder import _Partners, match_reordered, partners_of, reordered_rows
 from rltrace.diff.align.rows import Alignment
-from rltrace.diff.base.view import StreamView
+from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import Kind, RowFlag
 
@@ -25,11 +25,8 @@ MAKE = [("make", "x", ()), ("make", "y", ())]
 USE = [("use", "u", (0,)), ("use", "v", (1,))]
 
 
-def matched(folder: Path, a: list[Row], b: list[Row], before: int = 0) -> tuple[list[int], list[bool]]:
-    """The partner of each row of A, and whether it moved, where rows were matched by their places before.
-
-    ``before``: so many rows of B come first that have no partner.
-    """
+def ranges_of(folder: Path, a: list[Row], b: list[Row]) -> list[RowRange]:
+    """The rows of both sides, which follow an equal one."""
     for trace, (side, rows) in both(folder, ("a", a), ("b", b)):
         trace.op("aten.zeros.default", outputs=["before"])
         for site, output, inputs in rows:
@@ -39,7 +36,15 @@ def matched(folder: Path, a: list[Row], b: list[Row], before: int = 0) -> tuple[
             number = [int(digit) for digit in output.partition("?")[2]]
             state = output if site == "draw" else None
             trace.op(f"aten.{site}.default", frame, links, outputs, integers=number, flags=flags, rng=state)
-    ranges = [view.read(1, view.rows) for view in views_in(folder)]
+    return [view.read(1, view.rows) for view in views_in(folder)]
+
+
+def matched(folder: Path, a: list[Row], b: list[Row], before: int = 0) -> tuple[list[int], list[bool]]:
+    """The partner of each row of A, and whether it moved, where rows were matched by their places before.
+
+    ``before``: so many rows of B come first that have no partner.
+    """
+    ranges = ranges_of(folder, a, b)
     at = np.arange(len(a))
     found = match_reordered(*ranges, Alignment(len(a), len(b), at, before + at, np.zeros(len(a), bool), None))
     assert found.a.tolist() == list(range(len(a)))
@@ -238,6 +243,15 @@ def test_who_reads_a_tensor_first_moves_no_row(tmp_path: Path) -> None:
     """Rows that compute the same stay where they are, though one side alone digested what they read."""
     a, b = ([(("use", "u", (read,))), ("use", "u", (read,))] for read in (In(0, "weight"), In(0)))
     assert matched(tmp_path, a, b) == ([0, 1], [False, False])
+
+
+def test_a_row_that_the_other_side_has_less_often_takes_no_partner(tmp_path: Path) -> None:
+    """Of three equal calls two have one in B, whose order is mended; the third is A's alone."""
+    call: Row = ("use", "zeros", (("outside", "p"),))
+    a, b = ranges_of(tmp_path, [call, call, call, ("make", "x", ())], [call, call, ("make", "y", ())])
+    pairs = np.array([0, 1, 3]), np.array([1, 0, 2])
+    found = match_reordered(a, b, Alignment(4, 3, *pairs, np.zeros(3, bool), None))
+    assert (found.a.tolist(), found.b.tolist()) == ([0, 1, 3], [0, 1, 2])
 
 
 def test_more_of_a_loop_reorders_nothing(tmp_path: Path) -> None:

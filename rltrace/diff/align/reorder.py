@@ -118,10 +118,10 @@ def _permuted(
     changed: what follows that one is no permutation. ``partner``: B's rows by A's.
     """
     a, b = sides
-    matched = _matched_in_order(inputs, sides, partner.copy())
+    matched = _matched_in_order(inputs, sides, partner)
     order = np.lexsort((a.nth, a.call))
     call, nth = a.call[order], a.nth[order]
-    far = len(b.rows) + 1
+    far = len(a.rows) + len(b.rows) + 1
     reach = np.concatenate([b.nth, [far - 1]])[matched[order]] + call * far
     ends = np.maximum.accumulate(reach) == nth + call * far
     last = np.full(int(call.max(initial=-1)) + 1, -1, np.int64)
@@ -175,11 +175,11 @@ def _reorderable(a: RowRange, b: RowRange, differ: list[Indices]) -> tuple[_Reor
 def _matched_in_order(
     inputs: tuple[_Inputs, _Inputs], sides: tuple[_Reorderable, _Reorderable], partner: Indices
 ) -> Indices:
-    """For each row of A the place of the next of B with its call, results and inputs; -1: none. Changes ``partner``.
+    """For each row of A the place of the next of B with its call, results and inputs; -1: none.
 
     One after the other, as what a row reads was written by rows before it.
     """
-    a, b = sides
+    (a, b), partner = sides, partner.copy()
     own = np.arange(len(inputs[1].stretch), dtype=np.int64)
     places: dict[tuple[int, InputCells], deque[int]] = defaultdict(deque)
     for place, (row, results) in enumerate(zip(b.rows.tolist(), b.results.tolist(), strict=True)):
