@@ -56,7 +56,7 @@ def op(trace: TraceBuilder, is_b: bool, *, isa: str = "AVX2", rng: str | None = 
 
 def observed(trace: TraceBuilder, is_b: bool) -> None:
     seen = "y" if is_b else "x"
-    evidence = {"own generator": "o", "Python generator": "p", "NumPy generator": "n"}
+    evidence = {"own generator": "o", "Python state": "p", "NumPy state": "n"}
     digests = {"action": "a", "observation": seen}
     trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": 3}, evidence=evidence, digests=digests)
     op(trace, is_b, inputs=[("outside", seen)])

@@ -27,7 +27,7 @@ from rltrace.diff.causes.events import (
     trace_to_event,
 )
 from rltrace.testing import In, digest
-from rltrace.trace.format.events import COUNT, DIGEST, EVIDENCE, INTEGER, NONE, Cell, Event
+from rltrace.trace.format.events import COUNT, DIGEST, EVIDENCE, GENERATOR, INTEGER, NONE, Cell, Event
 from rltrace.trace.format.schema import Kind
 from rltrace.trace.read.names import Site
 from rltrace.trace.read.reader import open_trace
@@ -95,8 +95,8 @@ RETURNED = "environment 0 (Walk) returned another"
         (pair({**STEP, "seed": 7, "x": "p"}, {**STEP, "x": "q"}), [f"{RETURNED} x at its step 812"]),
         (
             pair(
-                {**STEP, "own generator": "?p", "Python generator": "?p", "NumPy generator": "?p", "x": "p"},
-                {**STEP, "own generator": "?q", "Python generator": "?p", "NumPy generator": "?p", "x": "q"},
+                {**STEP, "own generator": "?p", "Python state": "?p", "NumPy state": "?p", "x": "p"},
+                {**STEP, "own generator": "?q", "Python state": "?p", "NumPy state": "?p", "x": "q"},
             ),
             [
                 f"{RETURNED} x at its step 812",
@@ -104,7 +104,7 @@ RETURNED = "environment 0 (Walk) returned another"
                 "Python's generator and NumPy's equal ones",
             ],
         ),
-        (pair({**STEP, "Python generator": "?p", "x": "p"}, {**STEP, "Python generator": "?p", "x": "q"}),
+        (pair({**STEP, "Python state": "?p", "x": "p"}, {**STEP, "Python state": "?p", "x": "q"}),
          [f"{RETURNED} x at its step 812", "Python's generator had equal states before it"]),
     ],
 )  # fmt: skip
@@ -210,6 +210,9 @@ ITSELF = "the action space of Walk was not seeded at train.py:3: it seeded itsel
         ([seeded(5, 6, what="environment", made=2)], about(step=1, action="xy"), []),
         ([seeded(5, what="environment")], about(step=1, action="xy"), []),
         ([seeded(5, 6, what="environment")], None, [MADE.replace("it was", "the environment Walk was")]),
+        ([seeded(NONE, what=GENERATOR)], about(step=1, observation="xy"), [ITSELF.replace("action space", GENERATOR)]),
+        ([seeded(NONE, what=GENERATOR), seeded(5, 6, what=GENERATOR), seeded(5, what=GENERATOR)], None,
+         ["the generator of Walk was given seed 5 in A and seed 6 in B at train.py:3"]),
     ],
 )  # fmt: skip
 def test_how_spaces_were_seeded(pairs: list[Pair], of: Pair | None, texts: list[str]) -> None:
@@ -235,7 +238,7 @@ def test_the_number_of_an_environment_from_its_resets() -> None:
 def of_environment(row: int, number: int, *, seeded: bool, generators: str = "pp") -> Pair:
     seed = 7 if seeded else NONE
     events = [
-        Event(f"environment {number}", (Cell("seed", EVIDENCE, seed), Cell("NumPy generator", EVIDENCE, ord(state))))
+        Event(f"environment {number}", (Cell("seed", EVIDENCE, seed), Cell("NumPy state", EVIDENCE, ord(state))))
         for state in generators
     ]
     return Pair(*events, row=row)  # type: ignore[arg-type]
@@ -356,8 +359,8 @@ def test_an_event_of_one_side_right_before(tmp_path: Path, monkeypatch: pytest.M
         ([(5, "environment 0", {"seed": 7})], False),
         ([(5, "environment 1", {"seed": 7})], True),
         ([(5, "environment 0", {"seed": NONE})], True),
-        ([(38, "environment 0", {"NumPy generator": "p"})], True),
-        ([(38, "environment 0", {"NumPy generator": "?"})], False),
+        ([(38, "environment 0", {"NumPy state": "p"})], True),
+        ([(38, "environment 0", {"NumPy state": "?"})], False),
     ],
 )
 def test_an_event_beyond_the_search(

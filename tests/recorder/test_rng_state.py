@@ -16,6 +16,7 @@ from recorded import Record, Recorded, recorder
 from rltrace.recorder.digests import rng_state
 from rltrace.recorder.digests.rng_state import all_states
 from rltrace.recorder.integrations.rng_snapshot import GeneratorStates
+from rltrace.trace.format.events import words_further
 from rltrace.trace.format.schema import UNTOUCHED, Generator, Step
 
 
@@ -126,6 +127,23 @@ def test_memory_of_another_form_is_not_read(monkeypatch: pytest.MonkeyPatch) -> 
     assert all_states() == expected
     for reader in (rng_state._python_reader, rng_state._numpy_reader):
         reader.cache_clear()
+
+
+def test_how_many_words_were_drawn_is_in_the_states_of_events() -> None:
+    """Between two states of which the same 624 words are drawn; those that a seed leaves count as used up."""
+    states = GeneratorStates()
+    states.begin()
+    random.seed(3)
+    np.random.seed(3)
+    seeded = states.states()
+    random.random()  # each takes two words
+    np.random.rand(310)
+    drawn = states.states()
+    assert [words_further(*pair) for pair in zip(seeded, drawn, strict=True)] == [2, 620]
+    np.random.rand(2)  # the other words are made at the next draw
+    used_up = states.states()[1]
+    np.random.rand()
+    assert (words_further(used_up, states.states()[1]), words_further(drawn[1], used_up)) == (2, None)
 
 
 def test_numpy_imported_after_recording_began_is_untouched_until_it_draws(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,17 @@ from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, FindingEvent, InputsMatch, NamedDifference, Pair
 from rltrace.diff.base.view import StreamView, is_shifted
 from rltrace.errors import HoleError
-from rltrace.trace.format.events import FLOAT, INTEGER, NONE, SEPARATOR, WRAPPERS, Event, event_of
+from rltrace.trace.format.events import (
+    FLOAT,
+    GENERATOR,
+    INTEGER,
+    NONE,
+    SEPARATOR,
+    WRAPPERS,
+    Event,
+    event_of,
+    words_further,
+)
 from rltrace.trace.format.schema import UNTOUCHED, Column, Kind, Origin
 from rltrace.trace.read.names import Site
 from rltrace.wording import counted, joined
@@ -30,8 +40,10 @@ from rltrace.wording import counted, joined
 # Matched events, read backwards from a place in two matched streams.
 
 
-GENERATORS = ("own generator", "Python generator", "NumPy generator")
-"""Evidence cells of environment events: RNG states before them."""
+OWN = "own generator"
+STATES = ("Python state", "NumPy state")
+BEFORE_4_6 = ("Python generator", "NumPy generator")
+"""Evidence cells of environment events: RNG states before them; the last two are those of older traces."""
 
 OF_ENVIRONMENTS = (Kind.ENVIRONMENT_RESET, Kind.ENVIRONMENT_STEP)
 
@@ -88,7 +100,7 @@ class MatchedEvent(Protocol):
     @property
     def shared_generators_equal(self) -> bool:
         """Whether the states of Python's and NumPy's generators were equal before it."""
-        return all(self.event_a.evidence(name) == self.event_b.evidence(name) for name in GENERATORS[1:])
+        return all(self.event_a.evidence(name) == self.event_b.evidence(name) for name in (*STATES, *BEFORE_4_6))
 
     @property
     def components(self) -> tuple[NamedDifference, ...]:
@@ -276,10 +288,10 @@ def _generators(pair: MatchedEvent) -> list[str]:
     """RNG states before the event, those of untouched generators left out."""
     equal: list[str] = []
     other: list[str] = []
-    for name in GENERATORS:
+    for name in (OWN, *STATES, *BEFORE_4_6):
         a, b = pair.event_a.evidence(name), pair.event_b.evidence(name)
         if a and b and not a == b == UNTOUCHED:
-            (equal if a == b else other).append(name.removesuffix(" generator"))
+            (equal if a == b else other).append(name.partition(" ")[0])
     texts = []
     if other:
         texts.append(f"{_owners(other)} had another state before it")
@@ -340,16 +352,26 @@ def otherwise_drawn_texts(pairs: Iterable[MatchedEvent]) -> list[str]:
     later: MatchedEvent | None = None
     for pair in pairs:
         if pair.shared_generators_equal and later is not None:
-            states = ((name, later.event_a.evidence(name), later.event_b.evidence(name)) for name in GENERATORS[1:])
-            names = [name.removesuffix(" generator") for name, a, b in states if a != b]
+            evidence_a, evidence_b = later.event_a.evidence, later.event_b.evidence
+            states = [(name, evidence_a(name), evidence_b(name)) for name in (*STATES, *BEFORE_4_6)]
+            names = [name.partition(" ")[0] for name, a, b in states if a != b]
             places = [
                 f"row {each.row:,} ({each.event_a.what}, {_at(each.event_a, each.event_b)})" for each in (pair, later)
             ]
-            return [f"{_owners(names)} {OTHERWISE} between {' and '.join(places)}"]
+            further = [_further(name, a, b) for name, a, b in states if a and b and name in STATES]
+            return [f"{_owners(names)} {OTHERWISE} between {' and '.join(places)}{''.join(further)}"]
         if pair.shared_generators_equal:
             break
         later = pair
     return []
+
+
+def _further(name: str, a: int, b: int) -> str:
+    """``; there NumPy's generator is 6 words further on in B``; "" where the words may be others."""
+    words = words_further(a, b) or 0
+    side = "B" if words > 0 else "A"
+    owner = _owners([name.partition(" ")[0]])
+    return f"; there {owner} is {counted(abs(words), 'word')} further on in {side}" if words else ""
 
 
 def seeding_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> list[str]:
@@ -360,12 +382,20 @@ def seeding_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> 
         texts += _of_spaces((ACTIONS, ANY), pairs, number)
     elif about.event_a.evidence("reset") is not None or about.event_a.evidence("step") is not None:
         texts += _of_spaces(SPACES[1:], pairs, number)
-    return texts
+    return [*texts, *_of_generators(pairs)]
+
+
+def _of_generators(pairs: Sequence[MatchedEvent]) -> list[str]:
+    """Clauses on generators that the program made for itself and seeded otherwise, and the last that it did not."""
+    made = [pair for pair in pairs if pair.event_a.what == pair.event_b.what == GENERATOR]
+    given = [pair for pair in made if pair.differs]
+    texts = dict.fromkeys(filter(None, map(_seeding, given or made)))
+    return list(texts)[: MAX_MADE if given else 1]
 
 
 def _has_seeding(view: StreamView) -> bool:
     """Whether the trace has such events, by a table alone, so that no row is read in vain."""
-    names = (*SPACES, *ENVIRONMENTS)
+    names = (*SPACES, *ENVIRONMENTS, GENERATOR)
     payloads = view.process.tables["scalars"].payloads
     return any(isinstance(entry, list) and entry[:1] and entry[0] in names for entry in payloads)
 

@@ -51,7 +51,7 @@ MAX_VALUE_CELLS: Final = 56
 MAX_WRAPPERS: Final = 32
 """Of one environment that are named."""
 
-GENERATORS: Final = ("own generator", "Python generator", "NumPy generator")
+GENERATORS: Final = ("own generator", "Python state", "NumPy state")
 """Evidence of every event: generator states before it."""
 
 

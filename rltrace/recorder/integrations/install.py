@@ -27,6 +27,7 @@ from rltrace.recorder.integrations.environments import (
     IntegrationContext,
     TurnEnvironments,
 )
+from rltrace.recorder.integrations.generators import Generators
 from rltrace.recorder.integrations.method_patching import CallDepth, MethodDecorator, SubclassPatches
 from rltrace.recorder.integrations.rng_snapshot import GeneratorStates
 from rltrace.recorder.integrations.spaces import Spaces
@@ -80,6 +81,7 @@ class Integrations:
             _PatchedMethods(construction.of_vectors, context.constructions, IN_VECTOR),
         )
         space = (_PatchedMethods(Spaces(context).methods, context.seedings, 1),)
+        own = Generators(context)
         turns = (_PatchedMethods(TurnEnvironments(context).methods, context.calls, IN_EVENT), environment[1])
         roots: dict[str, dict[str, tuple[_PatchedMethods, ...]]] = {
             "gymnasium.core": {"Env": environment},
@@ -90,17 +92,19 @@ class Integrations:
             "stable_baselines3.common.vec_env.base_vec_env": {"VecEnv": vector},
             "gymnasium.spaces.space": {"Space": space},
             "gym.spaces.space": {"Space": space},
+            "random": {"Random": (_PatchedMethods(own.of_python, context.seedings, 1),)},
         }
         on_import = {module: self._patch_on_import(patched) for module, patched in roots.items()}
 
         def on_numpy(module: ModuleType) -> None:
             first_states().imported_numpy()
             generators.imported_numpy(module)
+            own.watch_numpy(module)
 
         on_import["numpy.random"] = on_numpy
         on_import["safetensors.torch"] = checkpoints.watch_safetensors
         imported = ImportHook(on_import, self._fail)
-        self._undo = [checkpoints.uninstall, imported.uninstall]
+        self._undo = [checkpoints.uninstall, imported.uninstall, own.uninstall]
         generators.begin()
         checkpoints.install()
         imported.install()

@@ -9,17 +9,19 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable
-from ctypes import c_char, c_void_p, sizeof
+from ctypes import c_char, c_uint32, c_void_p, sizeof
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
 from rltrace.recorder.digests.rng_state import (
+    WORDS,
     StateReader,
     digest_of_state,
     numpy_memory,
     python_memory,
 )
+from rltrace.trace.format.events import POSITION_BITS
 from rltrace.trace.format.schema import UNTOUCHED
 
 
@@ -72,21 +74,50 @@ def generator_reader(generator: Any) -> StateReader | None:
 
 def _python_reader(module: Any) -> StateReader | None:
     memory, generator = python_memory(module), module._inst
-
-    def read(_alive: Any = generator) -> int:
-        return xxh3_64_intdigest(memory)
-
-    return None if memory is None else read
+    return None if memory is None else _twister_reader(memory, sizeof(c_uint32), 0, generator)
 
 
 def _numpy_reader(module: Any) -> StateReader | None:
     memory, legacy = numpy_memory(module), module.mtrand._rand
+    if memory is None:
+        return None
     generator = legacy._bit_generator
+    read_memory = _twister_reader(memory, 0, 4 * WORDS, generator)
 
     def read() -> int:
-        return xxh3_64_intdigest(memory) if legacy._bit_generator is generator else 0  # set_bit_generator replaces it
+        return read_memory() if legacy._bit_generator is generator else 0  # set_bit_generator replaces it
 
-    return None if memory is None else read
+    return read
+
+
+def _twister_reader(memory: Any, words: int, position: int, alive: Any) -> StateReader:
+    """A reader of a Mersenne Twister, with its position in the last bits; ``words``, ``position``: where they begin."""
+    made, drawn = (c_char * (4 * WORDS)).from_buffer(memory, words), c_uint32.from_buffer(memory, position)
+    used_up, next_made = b"", 0
+
+    def read(_alive: Any = alive) -> int:
+        nonlocal used_up, next_made
+        if drawn.value < WORDS:
+            return _state(made, drawn.value)
+        if made.raw != used_up:  # as after a seed: the next draw makes other words first
+            used_up, next_made = made.raw, _state(_next_words(made.raw), 0)
+        return next_made
+
+    return read
+
+
+def _state(words: Any, position: int) -> int:
+    return xxh3_64_intdigest(words) >> POSITION_BITS << POSITION_BITS | position
+
+
+def _next_words(words: bytes) -> array[int]:
+    """The words that a Mersenne Twister makes after these."""
+    import random  # by a program that has none, no generator is read
+
+    twister = random.Random.__new__(random.Random)
+    twister.setstate((random.Random.VERSION, (*array("I", words), WORDS), None))
+    twister.getrandbits(1)
+    return array("I", twister.getstate()[1][:-1])
 
 
 def _pcg_reader(bits: Any) -> StateReader | None:

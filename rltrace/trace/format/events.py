@@ -28,6 +28,19 @@ WRAPPERS, SEPARATOR = "wrappers", " > "
 NONE = 2**64 - 1
 """A count that is absent: no seed was passed."""
 
+GENERATOR = "generator"
+"""What is seeded where a program makes a generator for itself."""
+
+POSITION_BITS = 10
+"""The last bits of the state of Python's or NumPy's generator: how many of the 624 words that it makes at a time were
+drawn. The other bits are a digest of these words."""
+
+
+def words_further(a: int, b: int) -> int | None:
+    """How many words one such generator was drawn beyond the other, in B if positive; None: other words were made."""
+    places = (1 << POSITION_BITS) - 1
+    return (b & places) - (a & places) if a >> POSITION_BITS == b >> POSITION_BITS else None
+
 
 class Cell(NamedTuple):
     """One named cell of an event."""

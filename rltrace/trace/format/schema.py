@@ -38,7 +38,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (4, 5)
+FORMAT: Final = (4, 6)
 """(major, minor). Readers refuse a newer major version, and ignore unknown fields."""
 OLDEST: Final = 3
 """The oldest major version that is read."""
@@ -572,3 +572,4 @@ RECORD_TYPES: Final = {
 # 4.3  record types "messages" and "channel": what passes between processes
 # 4.4  record type "sources": which lines of the program's files were edited
 # 4.5  record type "repeats": ops that were called again
+# 4.6  states of Python's and NumPy's generators in events have their position in the last bits, under other names

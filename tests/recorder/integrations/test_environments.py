@@ -185,11 +185,11 @@ def test_evidence_is_how_generators_stood_before_the_event(record: Record) -> No
     assert (unseeded.cells["seed"], unseeded.cells["own generator"]) == (NONE, 0)
     assert seeded.cells["own generator"] > 1
     assert first.cells["own generator"] == again.cells["own generator"] != second.cells["own generator"]
-    assert (first.cells["Python generator"], first.cells["NumPy generator"]) == (1, 1)
-    assert min(second.cells["Python generator"], second.cells["NumPy generator"]) > 1
-    assert (again.cells["Python generator"], again.cells["NumPy generator"]) == (
-        second.cells["Python generator"],
-        second.cells["NumPy generator"],
+    assert (first.cells["Python state"], first.cells["NumPy state"]) == (1, 1)
+    assert min(second.cells["Python state"], second.cells["NumPy state"]) > 1
+    assert (again.cells["Python state"], again.cells["NumPy state"]) == (
+        second.cells["Python state"],
+        second.cells["NumPy state"],
     )
 
 
