@@ -68,6 +68,7 @@ def trace(
     state: Sequence[str] = (),
     optimizers: Sequence[int] = (0,),
     level: str = "step",
+    caller: tuple[tuple[str, int, str, str], ...] = (),
     **changes: object,
 ) -> Path:
     """A run that begins with ``parameters[0]`` and has each of the others after an attempt.
@@ -82,7 +83,9 @@ def trace(
         builder.op("aten.copy_.default", ("train.py", 3, "main", "load()"), [("outside", "file")], [parameters[0]])
     for step, after in enumerate(parameters[1:], first):
         if level == "op":
-            loop = ("train.py", 9, "main", "step()")
+            loop = [("train.py", 9, "main", "step()"), *caller]
+            if caller:
+                loop[0] = ("library/agent.py", 9, "learn", "step()")
             builder.op("aten.mm.default", loop, [("outside", f"batch {step}")], [changes.get("output", f"out {step}")])
         taken = {name: f"{name} {step} {changes.get(name, '')}" for name in ("gradients", "generators")}
         ordinal = optimizers[(step - first) % len(optimizers)]
@@ -107,6 +110,20 @@ def test_a_run_that_begins_where_the_other_stood(tmp_path: Path, level: str) -> 
     assert found.why.startswith("from step 3 on (B's step 0), all 2 ")
     swapped = compare(b, a)
     assert (swapped.verdict, steps(swapped)) == (Verdict.IDENTICAL, (0, 3))
+
+
+@pytest.mark.parametrize("changes", [{}, {"output": "other"}])
+def test_a_program_of_its_own_may_resume(tmp_path: Path, changes: dict[str, str]) -> None:
+    """What it calls of a library is what the other program called of it, from another file and function."""
+    train = (("train.py", 5, "<module>", "agent.learn(1_000)"),)
+    resume = (("resume.py", 3, "main", "agent.learn(500)"), ("resume.py", 9, "<module>", "main()"))
+    a = trace(tmp_path / "a.zarr", "pqrstu", level="op", caller=train)
+    b = trace(tmp_path / "b.zarr", "stu", first=3, state=STATE, level="op", caller=resume, **changes)
+    found = compare(a, b)
+    if changes:
+        assert (found.verdict, found.decisive.step, found.decisive.identical_before) == (Verdict.DIVERGED, 3, 0)
+    else:
+        assert (found.verdict, steps(found)) == (Verdict.SAME_VALUES, (3, 0))
 
 
 def test_a_difference_after_it_has_the_steps_of_both_sides(tmp_path: Path) -> None:

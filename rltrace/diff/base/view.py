@@ -59,9 +59,11 @@ class SiteNames:
         self._frames: dict[Frame, Frame] = {}
         """Frames of B to the frames of A that they were."""
         self._in_torch = [{i: p.words.frames_in_torch(i) for i in only} for p, only in ((a, only_a), (b, only_b))]
-        for key in (_without_file, _without_name):
+        for key in (_without_files, _without_names):
             self._rename(self._one_to_one(key, self._in_torch))
             self._rename(self._one_to_one(key, [{}, {}]))
+        if is_shifted(a, b):  # the program that resumes another calls the same from elsewhere
+            self._rename(self._one_to_one(_called, self._in_torch))
 
     def learn(self, a: int, b: int) -> bool:
         """Match site ``a`` of A with ``b`` of B; False where they are matched already, or cannot be.
@@ -86,10 +88,10 @@ class SiteNames:
     def _translated(self, stack: Stack) -> Stack:
         return tuple(self._frames.get(frame, frame) for frame in stack)
 
-    def _one_to_one(self, key: FrameKey, in_torch: Sequence[Mapping[int, object]]) -> list[tuple[int, int]]:
+    def _one_to_one(self, key: StackKey, in_torch: Sequence[Mapping[int, object]]) -> list[tuple[int, int]]:
         """Pairs of sites whose key occurs exactly once on each side, with the same frames in torch where given."""
         a, b = (
-            _group(((tuple(map(key, stack)), own.get(site)), site) for site, stack in stacks.items())
+            _group(((key(stack), own.get(site)), site) for site, stack in stacks.items())
             for stacks, own in zip((self._a, self._b), in_torch, strict=True)
         )
         return [(found[0], b[k][0]) for k, found in a.items() if k[0] and len(found) == len(b.get(k, ())) == 1]
@@ -98,7 +100,9 @@ class SiteNames:
         for i, j in pairs:
             if i in self._a and j in self._b:
                 self.keys[j], self.any = self._own_a[i], True
-                self._frames.update((y, x) for x, y in zip(self._a.pop(i), self._b.pop(j), strict=True) if x != y)
+                stacks = self._a.pop(i), self._b.pop(j)
+                if len(stacks[0]) == len(stacks[1]):
+                    self._frames.update((y, x) for x, y in zip(*stacks, strict=True) if x != y)
 
 
 def _unmatched_sites(process: ProcessTrace, others: Tokens) -> list[int]:
@@ -120,16 +124,24 @@ def _group(keyed: Iterable[tuple[tuple[Any, ...], int]]) -> dict[tuple[Any, ...]
     return found
 
 
-FrameKey = Callable[[Frame], tuple[str, ...]]
-"""The part of a frame that a rename leaves as it was; the whole frame where its source line is not known."""
+StackKey = Callable[[Stack], tuple[tuple[str, ...], ...]]
+"""What a rename leaves of a stack as it was; whole frames where their source line is not known."""
 
 
-def _without_file(frame: Frame) -> tuple[str, ...]:
-    return frame[1:] if frame[2] else frame
+def _without_files(stack: Stack) -> tuple[tuple[str, ...], ...]:
+    return tuple(frame[1:] if frame[2] else frame for frame in stack)
 
 
-def _without_name(frame: Frame) -> tuple[str, ...]:
-    return frame[2:] if frame[2] else frame
+def _without_names(stack: Stack) -> tuple[tuple[str, ...], ...]:
+    return tuple(frame[2:] if frame[2] else frame for frame in stack)
+
+
+def _called(stack: Stack) -> tuple[tuple[str, ...], ...]:
+    """The frames without the outermost one, and without those of a script around it."""
+    end = len(stack) - 1
+    while end > 0 and "/" not in stack[end - 1][0]:
+        end -= 1
+    return stack[:end]
 
 
 # --- shortcuts -----------------------------------------------------------------------------------------------------
