@@ -58,7 +58,15 @@ from rltrace.diff.notes import (
     permuted_note,
     same_bits_note,
 )
-from rltrace.diff.processes import PoolResult, compare_pools, compare_processes, is_pool, pooled, process_pairs
+from rltrace.diff.processes import (
+    PoolResult,
+    compare_pools,
+    compare_processes,
+    is_pool,
+    pooled,
+    process_pairs,
+    under_names_of,
+)
 from rltrace.diff.shift import begin, choose_shift, from_text, lost_state_notes, shifted, start_option, with_both_steps
 from rltrace.diff.stream.compare import StreamResult, compare_streams
 from rltrace.diff.stream.steps import StepResult, compare_steps
@@ -233,10 +241,10 @@ class _Comparer:
     """Numbers, in A and B, of the first step that differs, where its ops cannot be read."""
 
     def __post_init__(self) -> None:
-        self.order = Order(self.a, self.b)
+        self.pairs = process_pairs(self.a, self.b)
+        self.order = Order(self.a, under_names_of(self.a, self.b, self.pairs))
 
     def run(self) -> Comparison:
-        self.pairs = process_pairs(self.a, self.b)
         if self.shift is not None:
             self._leave_out_unplaced()
         system = environment_differences(self.pairs)

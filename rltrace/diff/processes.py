@@ -8,6 +8,7 @@ command that computed the same are paired, the rest by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -193,6 +194,18 @@ def process_pairs(a: Trace, b: Trace) -> list[Pair]:
         renamed = any(_was_renamed(process) for process in (*of_a, *of_b))
         paired |= _pair(of_a, of_b, (_started_and_computed, _computed, _started, _name) if renamed else (_name,))
     return [(process, paired[process.name]) for process in sides[0] if process.name in paired]
+
+
+def under_names_of(a: Trace, b: Trace, pairs: Sequence[Pair]) -> Trace:
+    """B with the names of A's processes; those without a partner whose name one has then get another."""
+    names = {of_b.name: of_a.name for of_a, of_b in pairs}
+    if all(own == name for own, name in names.items()):
+        return b
+    taken = {process.name for process in a.processes}
+    names |= {p.name: f"{p.name} of B" for p in b.processes if p.name not in names and p.name in taken}
+    renamed = copy(b)
+    renamed.processes = tuple(p.renamed(names.get(p.name, p.name)) for p in b.processes)
+    return renamed
 
 
 def pooled(trace: Trace) -> dict[str, list[ProcessTrace]]:

@@ -66,6 +66,24 @@ def test_what_was_started_otherwise_is_not_taken_for_a_partner(tmp_path: Path) -
     assert {(f.stream, f.a_index) for f in found.unordered} == {(FIRST, 1), (SECOND, 2)}
 
 
+def test_what_a_process_of_another_name_sent_is_found(tmp_path: Path) -> None:
+    """The bytes that the main process read are what the child that was the second in A and the first in B wrote."""
+    children = [[(FIRST, "seed=1", "pq"), (SECOND, "seed=2", "r")], [(FIRST, "seed=2", "x"), (SECOND, "seed=1", "pq")]]
+    paths = []
+    for side, own, sent in zip("ab", children, "rx", strict=True):
+        builder = TraceBuilder(tmp_path / side)
+        for _, argument, results in own:
+            stream = builder.create_process(FIRST, ["evaluate.py", argument]).stream()
+            for result in results:
+                stream.op("aten.mul.Tensor", inputs=[("outside", "x")], outputs=[result])
+        builder.op("aten.sin.default", inputs=[("outside", sent)], outputs=[f"sine of {sent}"])
+        paths.append(builder.finish())
+    found = compare(*paths)
+    received = next(finding for finding in found.later if finding.stream == "rank0/main")
+    assert (found.decisive.stream, found.unordered) == (SECOND, ())
+    assert received.explanation.endswith(f"; it is what aten.mul.Tensor (row 0) of {SECOND} wrote")
+
+
 def test_names_that_were_given_in_order_decide(tmp_path: Path) -> None:
     """Workers that their parent numbered are who they are called, even where another one computed the same."""
     names = ("rank0/worker:1", "rank0/worker:2")

@@ -327,6 +327,15 @@ class ProcessTrace(JournalContent):
             stream.name = name + stream.name.removeprefix(self.name)
         self.start_record["name"] = name
 
+    def renamed(self, name: str) -> ProcessTrace:
+        """The same process under another name."""
+        self.load()  # shared, not read twice
+        other = copy(self)
+        other.start_record = dict(self.start_record)
+        other._streams = {index: copy(stream) for index, stream in self._streams.items()}
+        other.rename(name)
+        return other
+
     @property
     def token(self) -> str | None:
         token = self.start_record.get("token")
