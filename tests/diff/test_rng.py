@@ -310,6 +310,27 @@ def test_states_at_the_end(tmp_path: Path) -> None:
     assert str(notes[2]).startswith("the torch generator states differ as rank0/main ends")
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ("sts", "stu", "in A its generator had been set back to the state in which aten.rand.default"),
+        ("stu", "sts", "in B its generator had been set back to the state in which aten.rand.default"),
+        ("ss", "su", "another seed, or an earlier extra draw"),
+        ("st", "su", "another seed, or an earlier extra draw"),
+    ],
+    ids=["A sets it back", "B does", "nothing was drawn between", "neither"],
+)
+def test_a_generator_that_one_side_sets_back(tmp_path: Path, a: str, b: str, said: str) -> None:
+    """A state that an earlier op drew from, with others between, is one to which the program returned."""
+    for trace, is_b in both(tmp_path, False, True):
+        for state in b if is_b else a:
+            trace.op("aten.rand.default", [FRAME], outputs=[f"drawn from {state}"], rng=state)
+    found = compare_in(tmp_path).first_value
+    assert found.cause is Cause.RNG
+    assert found.explanation.startswith(f"the RNG state already differed before the op drew: {said}")
+    assert ("(row 0) drew (as fork_rng" in found.explanation) is ("set back" in said)
+
+
 def test_ends_that_differ_leave_a_draw_unsettled(tmp_path: Path) -> None:
     """One side's end is no proof; both ends in one state are, whichever side drew."""
     for ends, unsettled in (("xy", True), ("xx", False)):

@@ -50,7 +50,7 @@ from rltrace.diff.causes.operands import (
     hash_seed_text,
     permuted_text,
 )
-from rltrace.diff.causes.rng import generators_text
+from rltrace.diff.causes.rng import draw_from_same_state, generators_text
 from rltrace.diff.causes.uninitialised import garbage_writers
 from rltrace.diff.causes.untracked import (
     changes_text,
@@ -220,11 +220,16 @@ def _seeds_text(a: RowAt, b: RowAt) -> str:
     words = [f"was seeded with {seeds[state]}" if state in seeds else "" for state in states]
     if all(words):
         return f"its generator, which nothing had drawn from since, {words[0]} in A, {words[1].split()[-1]} in B"
+    for place, row in enumerate((a, b)):
+        if not words[place] and (earlier := draw_from_same_state(row)) is not None:
+            words[place] = f"had been set back to the state in which {earlier} (row {earlier.index:,}) drew"
     known = "; ".join(
-        f"in {side} its generator {text}, and nothing had drawn from it"
+        f"in {side} its generator {text}" + (", and nothing had drawn from it" if text.startswith("was seeded") else "")
         for side, text in zip("AB", words, strict=True)
         if text
     )
+    if "set back" in known:
+        return f"{known} (as fork_rng, set_rng_state and activation checkpointing do)"
     return "another seed, or an earlier extra draw" + (f"; {known}" if known else "")
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rltrace.diff.align.blocks import match_attempts
 from rltrace.diff.base.coverage import FINISHED, recorded_throughout
-from rltrace.diff.base.findings import RowAt
+from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.model import Finding
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange, StreamView
@@ -83,6 +83,37 @@ def draws_from(stream: StreamTrace, number: int) -> DrawingRows | None:
     except HoleError:
         return None
     return DrawingRows(np.concatenate(found), np.concatenate(marked))
+
+
+MAX_SEARCHED = 1 << 20
+"""Rows before a draw that are searched at most for an earlier one from the same state."""
+
+
+def draw_from_same_state(row: RowAt) -> RowAt | None:
+    """The last draw before ``row`` from the state that its generator has there, where other states came between.
+
+    So the program has set the generator back. None: no such draw is known.
+    """
+    state, number = row.rows.rng(row.place), int(row.rows.generators[row.place])
+    if state is None or number == Generator.UNKNOWN:
+        return None
+    is_last = True
+    for segment in reversed(row.view.stream.segments):
+        if segment.first >= row.index or segment.stop <= row.index - MAX_SEARCHED:
+            continue
+        try:
+            rows = row.view.stream.read_segment(segment)
+            drew = ((rows.column(Column.FLAGS) & np.uint32(RowFlag.RNG)) != 0) & (rows.generators == number)
+            places = np.flatnonzero(drew[: row.index - rows.first])
+            is_same = rows.digests[rows.digest_offsets[places] + rows.reads[places]] == state
+            if is_last and len(places) and is_same[-1]:
+                return None
+            is_last = is_last and not len(places)
+            if is_same.any():
+                return row_at(row.view, rows.first + int(places[is_same][-1]))
+        except HoleError:
+            return None
+    return None
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------
