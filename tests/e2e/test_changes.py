@@ -497,6 +497,15 @@ def test_another_number_of_steps(both: Both, step: str, at: int, turned: bool) -
     assert found.explanation.endswith("a step of SGD, which B does not make")
 
 
+def test_an_optimizer_that_is_made_anew(both: Both) -> None:
+    """It begins without state: whose step it is, where the other side makes a later one of its own."""
+    adam = training().replace(SGD, SGD.replace("SGD", "Adam"))
+    anew = f"    if update == 2: optimizer = {SGD.replace('SGD', 'Adam')}\n"
+    found = both(adam, adam.replace(STEP, anew + STEP)).decisive
+    assert found is not None and (found.cause, found.step, found.a_index) == (Cause.CONTROL_FLOW, 2, None)
+    assert found.explanation.endswith("the 1st step of another Adam, where A makes the 3rd of its own")
+
+
 def test_steps_of_one_side_that_change_nothing(both: Both) -> None:
     """With a rate of zero, it does not matter how often a step is made."""
     code = training().replace(SGD, SGD.replace("0.1", "0.0"))

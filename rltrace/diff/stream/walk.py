@@ -20,7 +20,7 @@ from rltrace.diff.align.window import context_before, first_unequal, has_more, r
 from rltrace.diff.base.bisect import Unreadable
 from rltrace.diff.base.context import DiffContext, Matching
 from rltrace.diff.base.findings import PROFILER, Judgement, RowAt, attempt_of, make_finding, row_at
-from rltrace.diff.base.model import Cause, Finding, NamedDifference
+from rltrace.diff.base.model import Cause, Finding, NamedDifference, OptimizerCount
 from rltrace.diff.base.row_diff import difference
 from rltrace.diff.base.sequences import Indices, Tokens
 from rltrace.diff.base.view import RowRange, StreamView
@@ -40,6 +40,7 @@ from rltrace.diff.causes.uninitialised import MarkedRows, unused_rows
 from rltrace.diff.stream.hunks import HunkCounter
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Column, Phase
+from rltrace.wording import ordinal
 
 # --- batches ----------------------------------------------------------------------------------------------------------
 #
@@ -425,7 +426,12 @@ class StreamWalk:
             first, last = first if row.op.startswith(PROFILER) else row, row
         attempt, other = attempt_of(inside[update]), "B" if is_a else "A"
         step = "an optimizer step" if attempt is None else f"a step of {attempt[0].name}"
-        harm = f"{step}, which {other} does not make" + ", follows" * (first.phase != OPTIMIZER)
+        harm = f"{step}, which {other} does not make"
+        theirs = self._opposite_attempt(inside[update])
+        if attempt and theirs and theirs.name == attempt[0].name and theirs.ordinal != attempt[0].ordinal:
+            step = f"the {ordinal(attempt[0].count + 1)} step of another {theirs.name}"
+            harm = f"{step}, where {other} makes the {ordinal(theirs.count + 1)} of its own"
+        harm += ", follows" * (first.phase != OPTIMIZER)
         before = min(self.equal, self.first.identical_before) if self.first else self.equal
         return self._one_sided_at(first, lambda _: harm, before)
 
@@ -452,6 +458,12 @@ class StreamWalk:
             with suppress(HoleError):
                 return row_at(other, place)
         return None
+
+    def _opposite_attempt(self, row: RowAt) -> OptimizerCount | None:
+        """The attempt that the other side is making where this side runs a one-sided row."""
+        opposite = self._opposite(row)
+        attempt = None if opposite is None or opposite.phase != OPTIMIZER else attempt_of(opposite)
+        return None if attempt is None else attempt[0]
 
     def _check_use(self, a: RowAt, b: RowAt) -> None:
         """Note the one-sided op that wrote what a matched op reads: the first that differs, or one that sends."""
