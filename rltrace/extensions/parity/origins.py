@@ -75,8 +75,11 @@ def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers)
 
 
 def _submodules(call_range: CallRange) -> Mapping[str, frozenset[str]]:
-    """For each module, the modules that are called within its calls."""
+    """For each module, the modules that are called within its calls, and those that are declared parts of it."""
     found: dict[str, set[str]] = {}
+    for path, calls in call_range.modules.items():
+        if call_range.own_path(path) != calls[0].module:
+            found.setdefault(calls[0].module, set()).add(path)
     for call in call_range.calls:
         for above in call_range.around(call):
             if above.module != call.module:

@@ -203,6 +203,23 @@ def test_a_fused_module_is_compared_by_its_parts(tmp_path: Path) -> None:
     assert "fused" in parity.origins[0].explanation
 
 
+def test_what_a_part_explains_is_no_finding_of_the_whole(tmp_path: Path) -> None:
+    """Where both programs have it fused, its output is that of the part that differs."""
+    (engine, _), (trainer, _) = fused_and_split(), fused_and_split()
+    with torch.no_grad():
+        trainer.layer.both.weight[-1, 0] += 1  # type: ignore[union-attr]
+    sources.add(points=fused_points)
+    ids = torch.tensor(SEQUENCES[0])[None]
+
+    def sample() -> None:
+        with torch.no_grad():
+            engine(ids)
+
+    a = record(tmp_path / "a.zarr", sample)
+    parity = compared(a, record(tmp_path / "b.zarr", lambda: trainer(ids).sum().backward())).parity
+    assert [one.path.b for one in parity.origins] == ["Layered.layer.up"]
+
+
 class Uncounted(Policy):
     """Counts positions itself, from the padding on."""
 
