@@ -8,6 +8,7 @@
 #include "digest.h"
 #include "interpreter.h"
 #include "recorder.h"
+#include "rows.h"
 #include "state.h"
 
 namespace rltrace {
@@ -418,9 +419,8 @@ py::object digest_tensors(const py::list& tensors, const py::bytes& layouts) {
     const TensorImpl& impl = *THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl();
     u64 layout[2];
     std::memcpy(layout, words.data() + sizeof layout * digests.size(), sizeof layout);
-    const auto* start = is_plain(impl) ? static_cast<const char*>(impl.unsafe_storage().data()) : nullptr;
+    const auto* start = is_plain(impl) ? start_of(impl) : nullptr;
     if (start == nullptr) return py::none();
-    start += impl.storage_offset() * static_cast<i64>(impl.itemsize());
     digests.push_back(digests::digest(start, layout[0], layout[1]));
   }
   return py::int_(digests::digest(digests.data(), digests.size() * sizeof(u64), 0));
@@ -439,6 +439,7 @@ PYBIND11_MODULE(RLTRACE_MODULE, m) {
   bind_recorder(m);
   if (PyModule_AddFunctions(m.ptr(), module_calls) != 0) throw py::error_already_set();
   m.def("digest_tensors", digest_tensors);
+  py::class_<RowReader>(m, "RowReader").def(py::init<>()).def("know", &RowReader::know).def("read", &RowReader::read);
   m.def("call_at_once", torch::wrap_pybind_function(call_at_once));
   m.def("default_generator_digest", default_generator_digest);
   m.def("digest", [](const py::buffer& bytes, u64 seed) {

@@ -187,6 +187,35 @@ inline u64 address_of(const TensorImpl& tensor) {
   return reinterpret_cast<u64>(tensor.unsafe_storage().unsafeGetStorageImpl());
 }
 
+// The first element of a plain tensor; null: it has no memory.
+inline const char* start_of(const TensorImpl& tensor) {
+  try {
+    const auto* start = static_cast<const char*>(tensor.unsafe_storage().data());
+    return start == nullptr ? nullptr : start + tensor.storage_offset() * static_cast<i64>(tensor.itemsize());
+  } catch (const c10::Error&) {  // a storage without memory
+    return nullptr;
+  }
+}
+
+// Copy elements in row-major order.
+inline void gather(const char* from, c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t itemsize, char*& to) {
+  const i64 step = strides[0] * static_cast<i64>(itemsize);
+  const bool is_row = sizes.size() == 1;
+  if (is_row && strides[0] == 1) {
+    std::memcpy(to, from, sizes[0] * itemsize);
+    to += sizes[0] * itemsize;
+    return;
+  }
+  for (i64 i = 0; i < sizes[0]; ++i) {
+    if (!is_row) {
+      gather(from + i * step, sizes.slice(1), strides.slice(1), itemsize, to);
+      continue;
+    }
+    std::memcpy(to, from + i * step, itemsize);
+    to += itemsize;
+  }
+}
+
 constexpr size_t MAX_DIMENSIONS = 24;
 
 inline void layout_key(const TensorImpl& tensor, Words& key) {

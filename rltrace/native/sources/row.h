@@ -490,13 +490,8 @@ struct Recorder::Row {
 
   // Digest of a plain tensor; false where Python is to find it.
   static bool digest_of(const TensorImpl& tensor, const Layout& layout, u64& digest) {
-    const char* start = nullptr;
-    try {
-      start = static_cast<const char*>(tensor.unsafe_storage().data());
-    } catch (const c10::Error&) {  // a storage without memory
-    }
+    const char* start = start_of(tensor);
     if (start == nullptr || layout.nbytes == 0 || layout.later) return false;
-    start += tensor.storage_offset() * static_cast<i64>(tensor.itemsize());
     const auto size = static_cast<size_t>(layout.nbytes);
     if (!layout.dense && !tensor.is_contiguous()) {
       auto& gathered = Thread::here().gathered;
@@ -507,18 +502,6 @@ struct Recorder::Row {
     }
     digest = digests::digest(start, size, layout.seed);
     return true;
-  }
-
-  // Copy elements in row-major order.
-  static void gather(const char* from, c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t itemsize, char*& to) {
-    if (sizes.size() == 1) {
-      const i64 step = strides[0] * static_cast<i64>(itemsize);
-      for (i64 i = 0; i < sizes[0]; ++i, to += itemsize) std::memcpy(to, from + i * step, itemsize);
-      return;
-    }
-    const i64 step = strides[0] * static_cast<i64>(itemsize);
-    for (i64 i = 0; i < sizes[0]; ++i)
-      gather(from + i * step, sizes.slice(1), strides.slice(1), itemsize, to);
   }
 
   // --- errors

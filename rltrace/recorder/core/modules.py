@@ -39,6 +39,10 @@ UNKNOWN_MODULES: Final = "modules.unknown"
 _sequence_number = torch._C._autograd._get_sequence_nr
 
 
+_Reference = Callable[[], torch.nn.Module | None]
+_NOTHING: tuple[_Reference, _Reference] = (lambda: None), (lambda: None)
+
+
 class ModuleNames:
     """Names of all modules of the process."""
 
@@ -54,6 +58,8 @@ class ModuleNames:
         """Modules without a name, by class name, in the order of creation."""
         self._seen: WeakIdDict[torch.nn.Module, bool] = WeakIdDict()
         self._refs: dict[int, weakref.ref[torch.nn.Module]] = {}
+        self._outer: dict[int, tuple[_Reference, _Reference]] = {}
+        """By ``id`` of a module, it and the outermost one that holds it."""
         self.known: dict[int, int] = {}
         """Id in table "modules" by ``id(module)``; an entry goes when its module dies."""
 
@@ -81,6 +87,7 @@ class ModuleNames:
         if child is not None and child is not parent and not self._has_place(child):
             self._parents[child] = (weakref.ref(parent), name)
             self._refs.clear()
+            self._outer.clear()
             self.known.clear()
 
     def _has_place(self, module: torch.nn.Module) -> bool:
@@ -142,7 +149,12 @@ class ModuleNames:
 
     def root_of(self, module: torch.nn.Module) -> torch.nn.Module:
         """The outermost module that holds ``module``, which may be this one."""
-        return self._outermost(module)[0]
+        of, found = self._outer.get(id(module), _NOTHING)
+        root = found() if of() is module else None
+        if root is None:
+            root = self._outermost(module)[0]
+            self._outer[id(module)] = weakref.ref(module), weakref.ref(root)
+        return root
 
     def _outermost(self, module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
         """The outermost module above ``module``, and the names from there down."""
@@ -394,11 +406,9 @@ class ModuleCalls:
         """``with_hooks``: call the call hooks of each stack, too. ``library``: of the native engine."""
         self._names = names
         self._stack_of_thread = stack_of_thread
-        self._wrapper: Callable[[Any], Any] = _stack_wrapper
-        if with_hooks:
-            self._wrapper = _hook_wrapper
-        elif library is not None:
-            self._wrapper = functools.partial(_stack_wrapper, enter=library.enter_module, leave=library.leave_module)
+        self._wrapper: Callable[[Any], Any] = _hook_wrapper if with_hooks else _stack_wrapper
+        if library is not None:
+            self._wrapper = functools.partial(self._wrapper, enter=library.enter_module, leave=library.leave_module)
         self._stop_hooks = add_listener(names)
         self._patches = Patches()
 
@@ -471,7 +481,9 @@ def _stack_wrapper(
     return __call__
 
 
-def _hook_wrapper(call: Any) -> Any:
+def _hook_wrapper(
+    call: Any, enter: Callable[[torch.nn.Module], bool] = lambda _: False, leave: Callable[[], None] = lambda: None
+) -> Any:
     """As ``_stack_wrapper``, for a recording of inputs and outputs of modules."""
 
     @functools.wraps(call)
@@ -482,17 +494,20 @@ def _hook_wrapper(call: Any) -> Any:
         if stack is None:
             hooks = _hooks_of_autograd()
             return _with_hooks(hooks, 0, call, self, args, kwargs) if hooks else call(self, *args, **kwargs)
-        try:
-            stack.enter(self, _get_frame())
-        except Exception as error:
-            _call_state.failed(self, error)
-            return call(self, *args, **kwargs)
+        end = leave
+        if not enter(self):
+            try:
+                stack.enter(self, _get_frame())
+            except Exception as error:
+                _call_state.failed(self, error)
+                return call(self, *args, **kwargs)
+            end = stack.leave
         try:
             if not stack.call_hooks:
                 return call(self, *args, **kwargs)
             return _with_hooks(stack.call_hooks, stack.depth, call, self, args, kwargs)
         finally:
-            stack.leave()
+            end()
 
     return __call__
 
@@ -502,16 +517,16 @@ def _with_hooks(
 ) -> Any:
     """Call a module with hooks."""
     with torch_function_disabled():
-        begun = [hook.begins(module, args, kwargs, depth) for hook in hooks]
+        begun = [(hook, hook.begins(module, args, kwargs, depth)) for hook in hooks]
     try:
         result = call(module, *args, **kwargs)
     except BaseException:
         with torch_function_disabled():
-            for hook, state in zip(hooks, begun, strict=True):
+            for hook, state in begun:
                 hook.raised(state)
         raise
     with torch_function_disabled():
-        for hook, state in zip(hooks, begun, strict=True):
+        for hook, state in begun:
             hook.ended(state, result)
     return result
 

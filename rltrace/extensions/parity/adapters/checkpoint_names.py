@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from rltrace.extensions.parity.capture.call_facts import Point
+from rltrace.extensions.parity.capture.call_facts import Called, Point
 from rltrace.extensions.parity.module_names import WRAPPERS
 from rltrace.trace.format.activation_rows import NAMED, SHARD, Part
 
@@ -26,13 +26,13 @@ class CheckpointNames:
         self._find = find
         self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
 
-    def of(self, root: torch.nn.Module, module: torch.nn.Module) -> str | None:
-        """The name of ``module``, which ``root`` holds; None: the checkpoint does not have it."""
+    def of(self, call: Called) -> str | None:
+        """The name of the called module; None: the checkpoint does not have it."""
+        root = call.root
         if root not in self._names:
-            self._names.setdefault(root, "")
-            for name, found in self._find(root):
-                self._names[found] = name
-        return self._names.get(module) or None
+            self._names[root] = ""
+            self._names.update((found, name) for name, found in self._find(root))
+        return self._names.get(call.module) or None
 
 
 def modules_of(root: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:

@@ -37,7 +37,7 @@ def start(options: RecordOptions, token: str) -> None:
 
 
 def points(names: CheckpointNames, call: Called) -> list[Point]:
-    name = names.of(call.root, call.module)
+    name = names.of(call)
     if name is None:
         return []
     if name.endswith(f".{ATTENTION}"):

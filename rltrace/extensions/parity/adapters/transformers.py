@@ -56,7 +56,7 @@ def _declaring(names: CheckpointNames, attention: Attention) -> Attention:
 
 def points(names: CheckpointNames, call: Called) -> list[Point]:
     """Of [batch, heads, tokens, size]; without keys and values that are those of a cache."""
-    name, (query, *others) = names.of(call.root, call.module), call.args
+    name, (query, *others) = names.of(call), call.args
     if name is None:
         return []
     read = call.args if all(x.shape[2] == query.shape[2] for x in others) else (query,)

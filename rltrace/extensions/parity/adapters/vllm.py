@@ -119,7 +119,7 @@ def points(names: CheckpointNames, call: Called) -> list[Point]:
 
 def _names(names: CheckpointNames, call: Called) -> tuple[str, str]:
     """What is before the last dot of the called module's name in the checkpoint, and after it."""
-    around, _, last = (names.of(call.root, call.module) or "").rpartition(".")
+    around, _, last = (names.of(call) or "").rpartition(".")
     return around, last
 
 

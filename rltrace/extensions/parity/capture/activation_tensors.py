@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import string_at
 from dataclasses import fields, is_dataclass
@@ -26,7 +26,7 @@ from rltrace.digest.activation_rows import row_digests
 from rltrace.recorder.capture.capture_queue import FLUSH_BYTES, MAX_PENDING_BYTES, RowQueue, ValueQueue
 from rltrace.recorder.capture.values import CAPTURED, COMPOUND, DTYPES, NO_MEMORY, NoBytesError, bytes_of, read_in_place
 from rltrace.recorder.core.process_state import ProcessState
-from rltrace.recorder.digests.cuda_graphs import is_captured
+from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.recorder.digests.layouts import Layout, data_address, dtype_name, is_compound
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.records import axes_of
@@ -46,14 +46,17 @@ class ActivationQueue(RowQueue):
     """Captured activation rows, with the bytes that they use: pairs of a ``NewCall`` or ``NewOp`` and its size. Other
     sizes are numbers of digests."""
 
-    def has_room(self, digests: int) -> bool:
-        """Whether a tensor with so many new digests is within the limit; after the first one that is not, none is."""
-        return self._fits(8 * digests + OVERHEAD)
+    @property
+    def is_full(self) -> bool:
+        return self._full
 
-    def use(self, digests: int) -> None:
-        """Count so many digests against the limit, whether or not they will be written."""
+    def use(self, digests: int) -> bool:
+        """Whether a tensor with so many new digests is within the limit, against which they are counted, whether or not
+        they will be written; after the first one that is not, none is."""
         with self._lock:
-            self._used += 8 * digests + OVERHEAD
+            if self._fits(8 * digests + OVERHEAD):
+                self._used += 8 * digests
+        return not self._full
 
     def add(self, entry: NewCall | NewOp, digests: int) -> None:
         """Add a call that has ended, or an op whose row is the last or the next one; so many digests are new."""
@@ -61,6 +64,7 @@ class ActivationQueue(RowQueue):
         if self.pending_bytes > MAX_PENDING_BYTES and not self.stopped:
             self.wait_for_commit()
         with self._lock:
+            self._used += size - 8 * digests
             self.pending_bytes += size
             self._streams.setdefault(entry.stream, deque()).append((entry, size))
         if self.pending_bytes > FLUSH_BYTES:
@@ -124,6 +128,7 @@ class RowDigests:
         """By id of a layout."""
         self._blocks: dict[tuple[int, tuple[int, ...]], DigestBlock] = {}
         self._older: dict[tuple[int, tuple[int, ...]], DigestBlock] = {}
+        self._reader = None if process.library is None else process.library.RowReader()
 
     def name(self, text: str) -> int:
         """Id in table "names"."""
@@ -145,20 +150,25 @@ class RowDigests:
         within_op: bool = False,
         with_value: bool = False,
     ) -> NewTensor | None:
-        """The rows of one tensor, as it is now; None where it cannot be read, which is recorded. Called where no mode
-        of the program is on.
+        """The rows of one tensor, as it is now; None where it cannot be read, which is recorded.
 
         ``digest``: of the tensor, where it has just been computed. ``row``: rows that the stream has now.
         ``with_value``: its value is requested, too. ``within_op``: called by the recorder of an op; else the tensor is
         of a call, and may hold what identifies rows.
         """
+        found = self._reader.read(tensor) if self._reader is not None and digest is None else None
+        if found is not None:
+            known, whole, rows = found
+            if not (with_value or (known.may_be_key and not within_op)) or self._values.knows(whole):
+                return self._new((part, name), row, known, whole, lambda: np.frombuffer(rows, np.uint64))
         try:
-            if type(tensor) not in PLAIN and is_compound(tensor):  # whose shape may be made of symbols
-                raise NoBytesError(COMPOUND)
-            layout = self._process.layouts.of(tensor)
-            form = self._forms.get(layout.id) or self._make_form(tensor, layout)
-            is_key = not within_op and form.may_be_key
-            return self._take((part, name), tensor, row, form, digest, with_value or is_key, is_key=is_key)
+            with overrides_disabled():
+                if type(tensor) not in PLAIN and is_compound(tensor):  # whose shape may be made of symbols
+                    raise NoBytesError(COMPOUND)
+                layout = self._process.layouts.of(tensor)
+                form = self._forms.get(layout.id) or self._make_form(tensor, layout)
+                is_key = not within_op and form.may_be_key
+                return self._take((part, name), tensor, row, form, digest, with_value or is_key, is_key=is_key)
         except NoBytesError as error:
             why = str(error)
         except RuntimeError:
@@ -171,7 +181,10 @@ class RowDigests:
     def _make_form(self, tensor: Tensor, layout: Layout) -> _Form:
         shape = tuple(tensor.shape)
         axes = axes_of(self._queue.request.axes, len(shape))
-        return self._forms.setdefault(layout.id, _Form(layout, tensor.dtype, tensor.element_size(), shape, axes))
+        form = self._forms.setdefault(layout.id, _Form(layout, tensor.dtype, tensor.element_size(), shape, axes))
+        if self._reader is not None and form.is_quick and type(tensor) in PLAIN:
+            self._reader.know(tensor, form, layout.seed, form.seed, form.count)
+        return form
 
     def _take(
         self,
@@ -184,35 +197,44 @@ class RowDigests:
         *,
         is_key: bool,
     ) -> NewTensor | None:
-        queue, layout, axes = self._queue, form.layout, form.axes
-        if not queue.has_room(0):
-            self._leave_out(row, form.count)
-            return None
-        block = self._known(digest, axes) if digest is not None else None
-        new = 0
-        if block is None or (with_value and not self._values.knows(digest or 0)):
-            with form.read(tensor) or _bytes(tensor, layout) as data:
-                whole = digest_buffer(data, layout.seed)
-                if digest is not None and whole != digest:
-                    raise NoBytesError(CHANGED)
-                digest = whole
-                block = self._known(whole, axes)
-                if block is None:
-                    if not queue.has_room(form.count):
-                        self._leave_out(row, form.count)
-                        return None
-                    digests = form.row_digests(data)
-                    if type(data) is memoryview and digest_buffer(data, layout.seed) != whole:
-                        raise NoBytesError(CHANGED)
-                    block, new = self._remember(whole, axes, DigestBlock(digests)), form.count
-                if with_value and not self._values.knows(whole):
-                    self._add_value(whole, layout, data, row, is_key=is_key)
-        assert digest is not None
-        queue.use(new)
-        return NewTensor(place[0], self.name(place[1]), layout.id, axes, digest, block)
+        layout = form.layout
+        known = digest is not None and ((digest, form.axes) in self._blocks or (digest, form.axes) in self._older)
+        if known and not (with_value and not self._values.knows(digest or 0)):
+            assert digest is not None
+            return self._new(place, row, form, digest, lambda: np.zeros(0, np.uint64))
+        with form.read(tensor) or _bytes(tensor, layout) as data:
+            whole = digest_buffer(data, layout.seed)
+            if digest is not None and whole != digest:
+                raise NoBytesError(CHANGED)
 
-    def _leave_out(self, row: int, count: int) -> None:
-        self._queue.leave_out(LIMIT, self._stream, row, 8 * count)
+            def digests() -> NDArray[np.uint64]:
+                found = form.row_digests(data)
+                if type(data) is memoryview and digest_buffer(data, layout.seed) != whole:
+                    raise NoBytesError(CHANGED)
+                return found
+
+            new = self._new(place, row, form, whole, digests)
+            if new is not None and with_value and not self._values.knows(whole):
+                self._add_value(whole, layout, data, row, is_key=is_key)
+            return new
+
+    def _new(
+        self, place: tuple[Part, str], row: int, form: _Form, whole: int, digests: Callable[[], NDArray[np.uint64]]
+    ) -> NewTensor | None:
+        """``digests``: of the rows, if these bytes are new."""
+        key = whole, form.axes
+        block = self._blocks.get(key) or self._older.get(key)
+        if self._queue.is_full or (block is None and not self._queue.use(form.count)):
+            self._queue.leave_out(LIMIT, self._stream, row, 8 * form.count)
+            return None
+        if block is None:
+            block = self._blocks[key] = DigestBlock(digests())
+            if len(self._blocks) >= MAX_KNOWN:
+                self._older, self._blocks = self._blocks, {}
+        name = self._names.get(place[1])
+        return NewTensor(
+            place[0], self.name(place[1]) if name is None else name, form.layout.id, form.axes, whole, block
+        )
 
     def _add_value(self, digest: int, layout: Layout, data: bytes | memoryview, row: int, *, is_key: bool) -> None:
         if is_key or self._values.has_room(len(data)):
@@ -220,20 +242,23 @@ class RowDigests:
         else:
             self._values.leave_out(LIMIT, self._stream, row, len(data))
 
-    def _known(self, digest: int, axes: tuple[int, ...]) -> DigestBlock | None:
-        return self._blocks.get((digest, axes)) or self._older.get((digest, axes))
-
-    def _remember(self, digest: int, axes: tuple[int, ...], block: DigestBlock) -> DigestBlock:
-        self._blocks[digest, axes] = block
-        if len(self._blocks) >= MAX_KNOWN:
-            self._older, self._blocks = self._blocks, {}
-        return block
-
 
 class _Form:
     """What tensors of one layout have in common."""
 
-    __slots__ = ("_dtype", "_is_plain", "_itemsize", "_rows", "_seed", "axes", "count", "layout", "may_be_key", "shape")
+    __slots__ = (
+        "_dtype",
+        "_is_plain",
+        "_itemsize",
+        "_rows",
+        "axes",
+        "count",
+        "is_quick",
+        "layout",
+        "may_be_key",
+        "seed",
+        "shape",
+    )
 
     def __init__(
         self, layout: Layout, dtype: torch.dtype, itemsize: int, shape: tuple[int, ...], axes: tuple[int, ...]
@@ -245,8 +270,12 @@ class _Form:
         self._is_plain = layout.small is not None and dtype in DTYPES and bool(shape)
         self._dtype = dtype_name(dtype)
         size = layout.nbytes // self.count if self.count else 0
-        self._seed = seed_of(self._dtype, shape[len(axes) :])
-        self._rows = Struct(f"{size}s").iter_unpack if 0 < size <= MAX_ROW and axes == tuple(range(len(axes))) else None
+        is_leading = axes == tuple(range(len(axes)))  # rows are whole stretches of bytes, one after the other
+        self.is_quick = is_leading and dtype in DTYPES and not dtype.is_complex and layout.nbytes <= MAX_COPIED_BYTES
+        """Whether the library of the native engine may read such tensors."""
+        self.seed = seed_of(self._dtype, shape[len(axes) :])
+        """Of a row."""
+        self._rows = Struct(f"{size}s").iter_unpack if 0 < size <= MAX_ROW and is_leading else None
         """Splits the bytes of a few short rows, one after the other."""
 
     def read(self, tensor: Tensor) -> AbstractContextManager[bytes] | None:
@@ -258,7 +287,7 @@ class _Form:
     def row_digests(self, data: bytes | memoryview) -> NDArray[np.uint64]:
         if self._rows is None or self.count > MAX_ROWS:
             return row_digests(data, self._dtype, self.shape, self._itemsize, self.axes)
-        seed = self._seed
+        seed = self.seed
         return np.array([digest_page(row, seed) for (row,) in self._rows(data)], np.uint64)
 
 
@@ -294,6 +323,9 @@ MAX_OBJECTS: Final = 16_384
 
 MAX_NAME: Final = 200
 """Characters of a name."""
+
+MAX_CLASSES: Final = 1_000
+"""Classes whose arguments' names are remembered for good."""
 
 
 class WalkBudget:
@@ -357,6 +389,8 @@ class ForwardNames:
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
+        self._of_class: dict[type, tuple[Any, tuple[str, ...]]] = {}
+        """The function of a class with its names: it may be another one later."""
 
     def arguments(
         self, module: torch.nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -372,6 +406,16 @@ class ForwardNames:
         yield from kwargs.items()
 
     def _of(self, module: torch.nn.Module) -> tuple[str, ...]:
+        own, kind = "forward" in module.__dict__, type(module)
+        known = None if own else self._of_class.get(kind)
+        if known is not None and known[0] is kind.forward:
+            return known[1]
+        names = self._look_up(module)
+        if not own and len(self._of_class) < MAX_CLASSES:
+            self._of_class[kind] = kind.forward, names
+        return names
+
+    def _look_up(self, module: torch.nn.Module) -> tuple[str, ...]:
         forward = vars(module).get("forward", type(module).forward)  # the instance's, or its class's
         function = getattr(forward, "__func__", forward)
         known = self._known.get(function)

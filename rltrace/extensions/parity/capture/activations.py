@@ -14,6 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from rltrace.extensions.parity.capture.activation_tensors import (
+    MAX_KNOWN,
     MAX_TENSORS,
     ActivationQueue,
     ForwardNames,
@@ -49,6 +50,9 @@ from rltrace.trace.write.packers import NewCall, NewOp, NewTensor
 
 
 TOO_MANY = f"a call has more than {MAX_TENSORS:,} tensors, or too many things to look through"
+
+
+NO_GRAD, GRAD = int(CallFlag.CALL), int(CallFlag.CALL | CallFlag.GRAD)
 
 
 @dataclass(slots=True)
@@ -95,7 +99,7 @@ class CallRows:
         self._names = names
         self._open: list[OpenCall] = []
         self._begun = 0
-        self._heads: dict[tuple[int, bool], bool] = {}
+        self._valued: dict[tuple[int, bool, bool, str], bool] = {}
 
     def begins(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int
@@ -104,9 +108,7 @@ class CallRows:
         if self._queue.stopped:
             return None
         try:
-            grad = torch.is_grad_enabled()
-            with overrides_disabled():
-                return self._begin(module, args, kwargs, depth, grad)
+            return self._begin(module, args, kwargs, depth)
         except Exception as error:
             self._leave_out(error)
             return None
@@ -118,11 +120,11 @@ class CallRows:
         try:
             self._close(call)
             if call.recorded:
-                with overrides_disabled():
-                    points = self._points(sources.of_call, call, call.args, result) if sources.gives_points else []
-                    self._take(call, Part.OUTPUT, [("", result)])
-                    self._take_all(call, points)
-                self._finish(call, 0)
+                row = self._stream.row
+                self._take(call, Part.OUTPUT, (("", result),), row)
+                if sources.gives_points:
+                    self._take_all(call, self._points(sources.of_call, call, call.args, result), row)
+                self._finish(call, 0, row)
         except Exception as error:
             self._leave_out(error)
 
@@ -133,37 +135,35 @@ class CallRows:
         try:
             self._close(call)
             if call.recorded:
-                self._finish(call, CallFlag.RAISED)
+                self._finish(call, int(CallFlag.RAISED), self._stream.row)
         except Exception as error:
             self._leave_out(error)
 
-    def _begin(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int, grad: bool
-    ) -> OpenCall:
+    def _begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> OpenCall:
         stream, open_calls = self._stream, self._open
         while open_calls and open_calls[-1].depth >= depth:  # interrupted before it could end
             open_calls.pop()
         parent = open_calls[-1].number if open_calls else None
         current = stream.modules.current
         phase = stream.current_phase if torch._C._current_autograd_node() is None else Phase.BACKWARD
-        recorded = self._wanted.may_find_in(current, phase)
-        call = OpenCall(self._begun, parent, depth, stream.row, current, phase, recorded, module)
+        recorded, row = self._wanted.may_find_in(current, phase), stream.row
+        call = OpenCall(self._begun, parent, depth, row, current, phase, recorded, module)
         self._begun += 1
         open_calls.append(call)
         if recorded:
             call.class_ = self._digests.name(type(module).__name__)
             call.step = stream.process.step
-            call.grad = grad
+            call.grad = torch.is_grad_enabled()
             call.with_value = self._with_values.may_find_in(current, phase)
             call.args = args
-            self._take(call, Part.INPUT, self._names.arguments(module, args, kwargs))
+            self._take(call, Part.INPUT, self._names.arguments(module, args, kwargs), row)
             if parent is None:
-                self._take_facts(call)
+                self._take_facts(call, row)
         return call
 
-    def _take_facts(self, call: OpenCall) -> None:
+    def _take_facts(self, call: OpenCall, row: int) -> None:
         try:
-            self._take(call, Part.INPUT, sources.of_batch())
+            self._take(call, Part.INPUT, sources.of_batch(), row)
         except Exception as error:  # of a library in a state that its adapter does not know
             self._leave_out_facts(error)
 
@@ -171,18 +171,18 @@ class CallRows:
         """As of ``call_facts.PointTaker``."""
         call = self._open[-1] if self._open and not self._queue.stopped else None
         if call is not None and call.recorded:
-            with overrides_disabled():
-                self._take_all(call, self._points(find, call, args, result))
+            self._take_all(call, self._points(find, call, args, result), self._stream.row)
 
-    def _take_all(self, call: OpenCall, points: Iterable[Point]) -> None:
+    def _take_all(self, call: OpenCall, points: Iterable[Point], row: int) -> None:
         for part, name, tensor in points:
-            self._take(call, part, [(POINT + name, tensor)])
+            self._take(call, part, ((POINT + name, tensor),), row)
 
     def _points(
         self, find: Callable[[Called], Iterable[Point]], call: OpenCall, args: tuple[Any, ...], result: object
     ) -> list[Point]:
         try:
-            return list(find(Called(self._stream.modules.root_of(call.owner), call.owner, args, result)))
+            with overrides_disabled():
+                return list(find(Called(call.owner, args, result, self._stream.modules.root_of)))
         except Exception as error:
             self._leave_out_facts(error)
             return []
@@ -191,17 +191,15 @@ class CallRows:
         why = f"facts of a library: {error or type(error).__name__}"
         self._queue.leave_out(why, self._stream.number, self._stream.row, 0)
 
-    def _take(self, call: OpenCall, part: Part, values: Iterable[tuple[str, object]]) -> None:
-        row, take, tensors = self._stream.row, self._digests.take, call.tensors
-        with_value, is_valued = call.with_value, self._is_valued if self._with_logits else None
+    def _take(self, call: OpenCall, part: Part, values: Iterable[tuple[str, object]], row: int) -> None:
+        take, tensors = self._digests.take, call.tensors
         budget, found = WalkBudget(), 0
         for name, value in values:
             for place, tensor in ((name, value),) if type(value) is Tensor else named_tensors(value, name, budget):
                 found += 1
                 if found > MAX_TENSORS:
                     break
-                valued = with_value or (is_valued is not None and is_valued(call, part, place))
-                new = take(part, place, tensor, row, with_value=valued)
+                new = take(part, place, tensor, row, with_value=call.with_value or self._is_valued(call, part, place))
                 if new is not None:
                     tensors.append(new)
         if found > MAX_TENSORS or budget.spent:
@@ -209,23 +207,31 @@ class CallRows:
 
     def _is_valued(self, call: OpenCall, part: Part, place: str) -> bool:
         """Whether a tensor of a call may be logits or log-probabilities, or is a rank's part."""
-        if place.startswith(POINT) and place.rpartition("/")[2].rpartition(SHARD)[1]:
+        if not self._with_logits:
+            return False
+        key = call.module, call.parent is None, part is Part.INPUT, place
+        found = self._valued.get(key)
+        if found is None:
+            if len(self._valued) >= MAX_KNOWN:
+                self._valued.clear()
+            found = self._valued[key] = self._may_be_logits(call, part, place)
+        return found
+
+    def _may_be_logits(self, call: OpenCall, part: Part, place: str) -> bool:
+        name = place.rpartition("/")[2]
+        if place.startswith(POINT) and name.rpartition(SHARD)[1]:
             return True
         if part is Part.INPUT:
             return False
-        name = place.rpartition("/")[2]
         if name.rpartition(".")[2] in ("logits", *LOG_PROBABILITIES):
             return True
         return name in ("", "0") and self._returns_logits(call)
 
     def _returns_logits(self, call: OpenCall) -> bool:
         """Whether the called module is a head, or a whole model without one."""
-        key = call.module, call.parent is None
-        if key not in self._heads:
-            name = self._stream.process.tables.words.module(call.module).rpartition(".")[2]
-            has_head = any(inner in HEADS for inner, _ in members(call.owner, "_modules"))
-            self._heads[key] = name in HEADS or (call.parent is None and not has_head)
-        return self._heads[key]
+        name = self._stream.process.tables.words.module(call.module).rpartition(".")[2]
+        has_head = any(inner in HEADS for inner, _ in members(call.owner, "_modules"))
+        return name in HEADS or (call.parent is None and not has_head)
 
     def _leave_out(self, error: Exception) -> None:
         """A call could not be read: its rows are missing, the recording goes on."""
@@ -235,28 +241,17 @@ class CallRows:
         while self._open and self._open.pop() is not call:
             pass
 
-    def _finish(self, call: OpenCall, flags: int) -> None:
-        stream = self._stream
-        flags |= CallFlag.CALL | (CallFlag.GRAD if call.grad else 0)
-        made = NewCall(
-            stream.number,
-            call.number,
-            call.parent,
-            call.module,
-            call.class_,
-            call.step,
-            int(call.phase),
-            int(flags),
-            call.first_row,
-            stream.row,
-            call.tensors,
-        )
-        self._queue.add(made, new_digests(call.tensors))
+    def _finish(self, call: OpenCall, flags: int, end: int) -> None:
+        stream, tensors = self._stream.number, call.tensors
+        flags |= GRAD if call.grad else NO_GRAD
+        place = call.number, call.parent, call.module, call.class_, call.step, int(call.phase), flags, call.first_row
+        self._queue.add(NewCall(stream, *place, end, tensors), new_digests(tensors))
 
 
 def new_digests(tensors: Iterable[NewTensor]) -> int:
     """Digests that no commit has written yet, each block counted once."""
-    return sum(block.count for block in {tensor.block for tensor in tensors} if block.digests is not None)
+    new = {tensor.block for tensor in tensors if tensor.block.digests is not None}
+    return sum(block.count for block in new) if new else 0
 
 
 # --- stream -----------------------------------------------------------------------------------------------------------

@@ -20,15 +20,19 @@ BatchFacts = Callable[[], Mapping[str, torch.Tensor]]
 """The facts of the batch that is about to be computed, by name; empty: its library computes none now."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Called:
     """A call of a module that has returned."""
 
-    root: torch.nn.Module
-    """The outermost module that holds ``module``, which may be this one."""
     module: torch.nn.Module
     args: tuple[Any, ...]
     result: Any
+    root_of: Callable[[torch.nn.Module], torch.nn.Module]
+
+    @property
+    def root(self) -> torch.nn.Module:
+        """The outermost module that holds ``module``, which may be this one."""
+        return self.root_of(self.module)
 
 
 Point = tuple[Part, str, torch.Tensor]

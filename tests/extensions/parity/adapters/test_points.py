@@ -91,7 +91,7 @@ def test_what_vllm_has_fused_is_declared_as_the_checkpoint_has_it() -> None:
     packed, summed = torch.arange(16.0).view(2, 8), torch.ones(2, 4)
 
     def points(module: nn.Module, result: Any) -> list[tuple[Part, str, list[float]]]:
-        called = Called(root, module, (), result)
+        called = Called(module, (), result, lambda _: root)
         return [(part, name, x.flatten().tolist()) for part, name, x in vllm.points(names, called)]
 
     assert points(root.attention.qkv_proj, (packed, None)) == [

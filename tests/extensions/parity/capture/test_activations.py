@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -120,6 +121,42 @@ def test_rows_of_calls_need_no_python_at_ops(record: Record) -> None:
         assert (one.first_row, one.end_row, shown(one)) == (other.first_row, other.end_row, shown(other))
         assert [tensor.whole for tensor in one.tensors] == [tensor.whole for tensor in other.tensors]
     assert "--rows" not in str(found.process.facts.get("engine.native.why_not"))
+
+
+BASE = torch.arange(48.0).view(2, 3, 8)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        BASE,
+        BASE.bfloat16()[:, 1:, 2:5],
+        BASE.transpose(0, 2),
+        BASE[:, :1].expand(2, 4, 8),
+        BASE > 3,
+        torch.nn.Parameter(BASE[0].clone()),
+    ],
+)
+def test_the_library_reads_what_python_reads(tensor: torch.Tensor, native_library: Any) -> None:
+    """Tensors like one that it knows, wherever their bytes are; not those that only look like it."""
+    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    axes, seed = tuple(range(len(shape) - 1)), seed_of(dtype, shape)
+    reader, form = native_library.RowReader(), object()
+    assert reader.read(tensor) is None
+    reader.know(tensor, form, seed, seed_of(dtype, shape[-1:]), math.prod(shape[:-1]))
+    known, whole, rows = reader.read(tensor)
+    raw = tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
+    assert (known, whole) == (form, digest_buffer(raw, seed))
+    expected = row_digests(raw, dtype, shape, tensor.itemsize, axes)
+    assert np.array_equal(np.frombuffer(rows, np.uint64), expected.ravel())
+    others = [tensor[..., :-1], tensor.unsqueeze(0), tensor.to_sparse(), tensor.as_subclass(Own)]
+    assert [reader.read(other) for other in others] == [None] * len(others)
+    if tensor.is_floating_point():
+        assert reader.read(torch._neg_view(tensor)) is None
+
+
+class Own(torch.Tensor):
+    pass
 
 
 def test_parity_has_values_of_logits_alone(record: Record) -> None:
