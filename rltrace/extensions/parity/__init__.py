@@ -24,6 +24,8 @@ def _recorders(options: RecordOptions) -> dict[str, str]:
     own = {
         "vllm": "vllm:start",
         "vllm.v1.worker.gpu_model_runner": "vllm:follow_runner",
+        "sglang": "sglang:start",
+        "sglang.srt.model_executor.model_runner": "sglang:follow_runner",
         "torchtitan": "torchtitan:start",
         "transformers.modeling_utils": "transformers:start",
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -57,3 +57,18 @@ def attention_points(name: str, read: Iterable[Tensor], result: Tensor) -> list[
     """Points of attention called ``name``. ``read``: queries, keys, values; [..., heads, size] as ``result``."""
     inputs = [(Part.INPUT, f"{name}/{one}", x.flatten(-2)) for one, x in zip(READ, read, strict=False)]
     return [*inputs, (Part.OUTPUT, name, result.flatten(-2))]
+
+
+def packed_points(around: str, names: Sequence[str], sizes: Sequence[int], result: Tensor) -> list[Point]:
+    """Points of the projections that one layer within ``around`` packs; none where its sizes are not theirs."""
+    if len(names) != len(sizes) or sum(sizes) != result.shape[-1]:
+        return []
+    parts = zip(names, result.split(list(sizes), dim=-1), strict=True)
+    return [(Part.OUTPUT, f"{around}.{name}", x) for name, x in parts]
+
+
+def summed_points(result: object) -> list[Point]:
+    """Points of a norm that adds its input to the residual and returns both: this sum is its input."""
+    if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(x, Tensor) for x in result):
+        return []
+    return [(Part.INPUT, "", result[1]), (Part.OUTPUT, "", result[0])]

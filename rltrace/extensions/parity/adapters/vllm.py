@@ -24,6 +24,7 @@ from rltrace.extensions.parity.adapters.checkpoint_names import (
     modules_of,
     named,
     of_rank,
+    summed_points,
 )
 from rltrace.extensions.parity.capture.call_facts import Called, Point, sources
 from rltrace.recorder.base.patching import Patches
@@ -112,9 +113,7 @@ def points(names: CheckpointNames, call: Called) -> list[Point]:
         return [(Part.INPUT, of_rank("", rank, count), call.args[0])]
     if count > 1 and not getattr(module, "gather_output", True):
         return [(Part.OUTPUT, of_rank("", rank, count), result[0])]
-    if kind == "RMSNorm" and len(result) == 2 and isinstance(result[1], torch.Tensor):
-        return [(Part.INPUT, "", result[1]), (Part.OUTPUT, "", result[0])]
-    return []
+    return summed_points(result) if kind == "RMSNorm" else []
 
 
 def _names(names: CheckpointNames, call: Called) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from rltrace.errors import UsageError
 from rltrace.extensions import parity
-from rltrace.extensions.parity.adapters import torchtitan, transformers, vllm
+from rltrace.extensions.parity.adapters import sglang, torchtitan, transformers, vllm
 from rltrace.extensions.parity.adapters.checkpoint_names import CheckpointNames, modules_of
 from rltrace.extensions.parity.capture.call_facts import Called
 from rltrace.recorder.base.options import RecordOptions
@@ -107,7 +107,7 @@ def test_what_vllm_has_fused_is_declared_as_the_checkpoint_has_it() -> None:
     assert points(root.attention.attn, summed) == [(Part.OUTPUT, f"attention.attention{NAMED}", [])]
 
 
-@pytest.mark.parametrize("adapter", [vllm, torchtitan, transformers])
+@pytest.mark.parametrize("adapter", [vllm, torchtitan, transformers, sglang])
 def test_another_version_is_refused(adapter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loudly: what it reads may mean something else there."""
     library = adapter.__name__.rpartition(".")[2]
