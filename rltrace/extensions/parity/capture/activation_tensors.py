@@ -10,10 +10,8 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from ctypes import string_at
 from dataclasses import fields, is_dataclass
 from math import prod
-from struct import Struct
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
@@ -21,13 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rltrace.digest import digest_buffer, digest_page, seed_of
+from rltrace.digest import digest_buffer, seed_of
 from rltrace.digest.activation_rows import row_digests
 from rltrace.recorder.capture.capture_queue import FLUSH_BYTES, MAX_PENDING_BYTES, RowQueue, ValueQueue
 from rltrace.recorder.capture.values import CAPTURED, COMPOUND, DTYPES, NO_MEMORY, NoBytesError, bytes_of, read_in_place
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
-from rltrace.recorder.digests.layouts import Layout, data_address, dtype_name, is_compound
+from rltrace.recorder.digests.layouts import Layout, dtype_name, is_compound
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.records import axes_of
 from rltrace.trace.format.schema import LIMIT, ValueKind
@@ -202,7 +200,7 @@ class RowDigests:
         if known and not (with_value and not self._values.knows(digest or 0)):
             assert digest is not None
             return self._new(place, row, form, digest, lambda: np.zeros(0, np.uint64))
-        with form.read(tensor) or _bytes(tensor, layout) as data:
+        with _bytes(tensor, layout) as data:
             whole = digest_buffer(data, layout.seed)
             if digest is not None and whole != digest:
                 raise NoBytesError(CHANGED)
@@ -246,19 +244,7 @@ class RowDigests:
 class _Form:
     """What tensors of one layout have in common."""
 
-    __slots__ = (
-        "_dtype",
-        "_is_plain",
-        "_itemsize",
-        "_rows",
-        "axes",
-        "count",
-        "is_quick",
-        "layout",
-        "may_be_key",
-        "seed",
-        "shape",
-    )
+    __slots__ = ("_dtype", "_itemsize", "axes", "count", "is_quick", "layout", "may_be_key", "seed", "shape")
 
     def __init__(
         self, layout: Layout, dtype: torch.dtype, itemsize: int, shape: tuple[int, ...], axes: tuple[int, ...]
@@ -267,32 +253,15 @@ class _Form:
         self.count = prod(shape[axis] for axis in axes)
         self.may_be_key = not (dtype.is_floating_point or dtype.is_complex) and layout.nbytes <= MAX_KEY_BYTES
         """Whether it may hold what identifies rows: ids, positions, masks."""
-        self._is_plain = layout.small is not None and dtype in DTYPES and bool(shape)
         self._dtype = dtype_name(dtype)
-        size = layout.nbytes // self.count if self.count else 0
         is_leading = axes == tuple(range(len(axes)))  # rows are whole stretches of bytes, one after the other
         self.is_quick = is_leading and dtype in DTYPES and not dtype.is_complex and layout.nbytes <= MAX_COPIED_BYTES
         """Whether the library of the native engine may read such tensors."""
         self.seed = seed_of(self._dtype, shape[len(axes) :])
         """Of a row."""
-        self._rows = Struct(f"{size}s").iter_unpack if 0 < size <= MAX_ROW and is_leading else None
-        """Splits the bytes of a few short rows, one after the other."""
-
-    def read(self, tensor: Tensor) -> AbstractContextManager[bytes] | None:
-        """The bytes of a small tensor that is in memory as they are; None: it is not, or may not be."""
-        if not self._is_plain or type(tensor) not in PLAIN or tensor.is_neg() or _is_wrapped(tensor):
-            return None
-        return nullcontext(string_at(data_address(tensor), self.layout.nbytes))
 
     def row_digests(self, data: bytes | memoryview) -> NDArray[np.uint64]:
-        if self._rows is None or self.count > MAX_ROWS:
-            return row_digests(data, self._dtype, self.shape, self._itemsize, self.axes)
-        seed = self.seed
-        return np.array([digest_page(row, seed) for (row,) in self._rows(data)], np.uint64)
-
-
-MAX_ROW: Final = 1 << 10
-MAX_ROWS: Final = 1 << 8
+        return row_digests(data, self._dtype, self.shape, self._itemsize, self.axes)
 
 
 def _bytes(tensor: Tensor, layout: Layout) -> AbstractContextManager[bytes | memoryview]:

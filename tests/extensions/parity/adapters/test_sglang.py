@@ -1,4 +1,4 @@
-"""What the adapter of SGLang declares, on stand-ins of the classes that it reads."""
+"""What the adapter of SGLang declares, of classes like those that it reads."""
 
 from __future__ import annotations
 
