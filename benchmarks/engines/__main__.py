@@ -2,8 +2,8 @@
 
     python benchmarks/engines [--out engines-out] [--parity] [PAIR …]
 
-The trainers are transformers with a padded batch and TorchTitan with packed sequences; and TRL, with vLLM in its
-process.
+The trainers are transformers with a padded batch and TorchTitan with packed sequences, whole and in shards; and TRL,
+with vLLM in its process.
 
 A trainer that computes some places with vLLM's own kernels differs from vLLM in the others, and in none where it has
 all three: the trainer itself counts which log-probabilities are equal. A verdict is false where it says BITWISE of a
@@ -42,9 +42,11 @@ SHAPES = {
     "shared": ["--requests", "shared", "--prefix", "--block-size", "32"],
     "preempted": ["--requests", "many", "--seqs", "8", "--block-size", "32", "--blocks", "9"],
     "float32": ["--dtype", "float32"],
+    "core": ["--core"],
     "parallel": ["--parallel", "2"],
+    "titan": [],
 }
-"""Options of ``generate.py``."""
+"""Options of ``generate.py``; TorchTitan's own model in vLLM has none."""
 COLOCATE = "colocate"
 """The name of the pair of one program: TRL with vLLM."""
 
@@ -54,7 +56,13 @@ SERIES = {"": ROPE, "rope": ATTENTION, "rope,norm": ATTENTION, "rope,attn": NORM
 kernels; None: nowhere. What attention reads differs by the rotary embedding, which is an op of ``self_attn`` itself."""
 PLAIN = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 """Linear layers are computed alike by vLLM and by torch on every processor, whatever the number of rows."""
-TRAINERS = {"hf": "train.py", "titan": "train_titan.py"}
+TRAINERS = {
+    "hf": ["train.py"],
+    "titan": ["train_titan.py"],
+    "fsdp": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train_titan.py", "--sharded"],
+}
+TITAN = {"": "self_attn.attention", "attn": None}
+"""As ``SERIES``, of TorchTitan's own model in vLLM."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,8 @@ class Pair:
     def first(self, found: dict[str, Any]) -> str | None:
         """Where the first difference is; None: nowhere. Rotary embeddings are equal where the trainer finds that their
         kernel rounds like its formula; two workers add what each has of a sum."""
+        if self.shape == "titan":
+            return TITAN[self.places]
         place = SERIES[self.places]
         if place is None and self.shape == "parallel":
             return SUMMED
@@ -82,7 +92,8 @@ PAIRS = [
     Pair(shape, trainer, places)
     for shape in SHAPES
     for trainer in TRAINERS
-    for places in (SERIES if shape == "few" else ("", "rope,norm,attn"))
+    for places in (TITAN if shape == "titan" else SERIES if shape == "few" else ("", "rope,norm,attn"))
+    if (trainer != "hf" or shape != "titan") and (trainer != "fsdp" or shape == "few")
 ]
 
 
@@ -126,8 +137,8 @@ class Bench:
         dtype = options[options.index("--dtype") :] if "--dtype" in options else []
         if not (out / "model").exists():
             self.run([sys.executable, "checkpoint.py", model])
-        self.record(a, "generate.py", model, str(rollout), *options)
-        self.record(b, TRAINERS[pair.trainer], model, str(rollout), str(found), "--places", pair.places, *dtype)
+        self.record(a, "generate_titan.py" if pair.shape == "titan" else "generate.py", model, str(rollout), *options)
+        self.record(b, *TRAINERS[pair.trainer], model, str(rollout), str(found), "--places", pair.places, *dtype)
         report = out / f"{name}.compare.json"
         command = [RLTRACE, "compare", str(a), str(b), "--format", "json", "-o", str(report), "--force"]
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
