@@ -63,6 +63,7 @@ class ActivationQueue(RowQueue):
             self.wait_for_commit()
         with self._lock:
             self._used += size - 8 * digests
+            self._fits(0)
             self.pending_bytes += size
             self._streams.setdefault(entry.stream, deque()).append((entry, size))
         if self.pending_bytes > FLUSH_BYTES:
@@ -293,9 +294,6 @@ MAX_OBJECTS: Final = 16_384
 MAX_NAME: Final = 200
 """Characters of a name."""
 
-MAX_CLASSES: Final = 1_000
-"""Classes whose arguments' names are remembered for good."""
-
 
 class WalkBudget:
     """How many objects may still be walked."""
@@ -358,8 +356,6 @@ class ForwardNames:
 
     def __init__(self) -> None:
         self._known: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
-        self._of_class: dict[type, tuple[Any, tuple[str, ...]]] = {}
-        """The function of a class with its names: it may be another one later."""
 
     def arguments(
         self, module: torch.nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -375,16 +371,6 @@ class ForwardNames:
         yield from kwargs.items()
 
     def _of(self, module: torch.nn.Module) -> tuple[str, ...]:
-        own, kind = "forward" in module.__dict__, type(module)
-        known = None if own else self._of_class.get(kind)
-        if known is not None and known[0] is kind.forward:
-            return known[1]
-        names = self._look_up(module)
-        if not own and len(self._of_class) < MAX_CLASSES:
-            self._of_class[kind] = kind.forward, names
-        return names
-
-    def _look_up(self, module: torch.nn.Module) -> tuple[str, ...]:
         forward = vars(module).get("forward", type(module).forward)  # the instance's, or its class's
         function = getattr(forward, "__func__", forward)
         known = self._known.get(function)

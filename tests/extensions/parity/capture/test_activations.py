@@ -517,6 +517,14 @@ def test_the_limit(record: Record) -> None:
     assert sum(entry.values for entry in store.left_out) + len(there) == 3 * 2 + 2 * 2
 
 
+def test_rows_that_are_there_already_count_as_well(record: Record) -> None:
+    """Digests that a hundred calls share are written once, but each call has its entry."""
+    model, given = nn.Tanh(), torch.zeros(1, 2)
+    store = record(lambda: [model(given) for _ in range(100)], rows="module=*", rows_limit=1_500).process.activations
+    assert {entry.why for entry in store.left_out} == {LIMIT}
+    assert 1 < sum(len(call.tensors) for call in store.calls(0)) < 1_500 / activation_tensors.OVERHEAD
+
+
 def test_what_identifies_rows_is_outside_of_the_limit_of_values(record: Record) -> None:
     """Values of activations are beyond the limit from the first on; the token ids of every call are there."""
     process = record(training, rows="module=*", values="module=*", values_limit=1).process
