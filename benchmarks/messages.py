@@ -1,8 +1,9 @@
 """Random programs of several processes with one planted difference: does the process where it began lead?
 
     python benchmarks/messages.py [programs] [first seed]
+    python benchmarks/messages.py --cost [round trips]
 
-Prints how many were right, and each that was not.
+Prints how many were right, and each that was not; or what recording adds to a message.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
+import measure
+from measure import PROGRAMS, RLTRACE, Sample, middle, table
 from message_programs import run
 
 from rltrace.diff import compare
@@ -34,5 +37,24 @@ def main(programs: int = 1_000, first: int = 0) -> None:
     print(f"{programs:,} programs: {wrong} where another process led, {alarms} false differences")
 
 
+def cost(count: int = 20_000, repeats: int = 3) -> str:
+    """A table of what a message between two processes takes, unrecorded and recorded."""
+    program = [sys.executable, str(PROGRAMS / "round_trips.py"), str(count)]
+    samples: dict[str, list[Sample]] = {"unrecorded": [], "step": [], "op": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(repeats):
+            for arm, taken in samples.items():
+                options = ["--force", "-o", f"{folder}/{arm}.zarr", "--level", arm, "--"]
+                taken.append(measure.run(program if arm == "unrecorded" else [RLTRACE, "record", *options, *program]))
+    rows = []
+    for name in samples["op"][0].report:
+        plain, step, op = (middle(taken, name) for taken in samples.values())
+        rows.append([name, f"{plain:.1f}", f"{step:.1f} ({step / plain:.2f} ×)", f"{op:.1f} ({op / plain:.2f} ×)"])
+    return table(["µs a message", "unrecorded", "`--level step`", "`--level op`"], rows)
+
+
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    if sys.argv[1:2] == ["--cost"]:
+        print(measure.machine(), cost(*map(int, sys.argv[2:])), sep="\n\n")
+    else:
+        main(*map(int, sys.argv[1:]))

@@ -230,7 +230,7 @@ def _what_differs(pair: MatchedEvent) -> str:
     inside = [name.removeprefix("of ") for name in pair.differs if name.startswith("of ")]
     at = _at(pair.event_a, pair.event_b)
     if pair.op == "checkpoint":
-        return f"what {pair.event_a.what} loaded differs"
+        return f"what {pair.event_a.what} loaded differs{_entries_text(pair)}"
     more = f"; it is what its environment{'s' if len(inside) > 1 else ''} {joined(inside)} returned" if inside else ""
     if given:
         text = f"{_name(pair)} was given another {joined(given)} at its {at}, though no op before it differs"
@@ -240,6 +240,23 @@ def _what_differs(pair: MatchedEvent) -> str:
         return text + (f"; it returned another {joined(returned)}{more}" if returned else "")
     same = ", given the same action" if _given_in(pair.event_a.compared) else ""
     return f"{_name(pair)} returned another {joined(returned or ['result'])} at its {at}{same}{more}"
+
+
+def _entries_text(pair: MatchedEvent) -> str:
+    """`` in optimizer.state.0.exp_avg and 2 more of its 14 entries``; "" where no entry was recorded on both sides."""
+    a, b = pair.event_a.texts, pair.event_b.texts
+    names = dict.fromkeys([*a, *b]) if a and b else {}
+    found = [
+        name if name in a and name in b else f"{name} (only in {'A' if name in a else 'B'})"
+        for name in names
+        if a.get(name) != b.get(name)
+    ]
+    more = f" and {len(found) - MAX_SHOWN:,} more" if len(found) > MAX_SHOWN else ""
+    return f" in {', '.join(found[:MAX_SHOWN])}{more} of its {counted(len(names), 'entry', 'entries')}" if found else ""
+
+
+MAX_SHOWN = 3
+"""Entries of a checkpoint that are named."""
 
 
 def _numbers(pair: MatchedEvent) -> Iterator[str]:

@@ -1,14 +1,16 @@
 """Checkpoints: what a program loads from files, and writes into them.
 
 Patches ``torch.load`` and the functions of ``safetensors.torch`` that load whole files. An event has one digest of all
-that was loaded, so that runs with other initial weights diverge there. Contents of ``MAX_BYTES`` and more are not
-digested.
+that was loaded, so that runs with other initial weights diverge there, and beside it those of its entries. Contents of
+``MAX_BYTES`` and more are not digested.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import FrameType, ModuleType
 from typing import Any, Final
 
@@ -24,6 +26,12 @@ from rltrace.trace.format.schema import Kind
 
 MAX_BYTES: Final = 1 << 32
 
+MAX_ENTRIES: Final = 96
+"""Of one checkpoint that have a digest; of more, those that they are in."""
+
+MAX_LOADS: Final = 64
+"""Loads of a process whose entries are recorded."""
+
 _COUNTS: Final = ("tensors", "bytes")
 
 
@@ -37,6 +45,7 @@ class Checkpoints:
     def __init__(self, context: IntegrationContext, note_file: NoteFile) -> None:
         self._context, self._note_file = context, note_file
         self._patches = Patches()
+        self._loads = 0
 
     def install(self) -> None:
         self._patch("torch.load", "load", (torch, torch.serialization))
@@ -54,7 +63,7 @@ class Checkpoints:
         return result
 
     def _patch(self, function: str, name: str, holders: Sequence[Any]) -> None:
-        with_digest = EventForm(Kind.CHECKPOINT, function, counts=_COUNTS, digests=("content",))
+        digested = EventForm(Kind.CHECKPOINT, function, counts=_COUNTS, digests=("content",))
         without_digest = EventForm(Kind.CHECKPOINT, function, counts=_COUNTS)
 
         def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +71,7 @@ class Checkpoints:
             self._note_file(False, args[0] if args else kwargs.get("f", kwargs.get("filename")))
             try:
                 with torch_function_disabled():
-                    self._write(with_digest, without_digest, loaded, sys._getframe(2))  # below the patch
+                    self._write(digested, without_digest, loaded, sys._getframe(2))  # below the patch
             except Exception as error:
                 self._context.events.fail(error)
             return loaded
@@ -72,21 +81,44 @@ class Checkpoints:
     def uninstall(self) -> None:
         self._patches.undo_all()
 
-    def _write(self, with_digest: EventForm, without_digest: EventForm, loaded: Any, frame: FrameType) -> None:
+    def _write(self, digested: EventForm, without_digest: EventForm, loaded: Any, frame: FrameType) -> None:
         if self._context.events.stream() is None:
             return
         if isinstance(loaded, torch.nn.Module):
             loaded = dict(tensors_of(loaded))
         sizes = [tensor.nbytes for tensor in _tensors_in(loaded)]
         small = sum(sizes) < MAX_BYTES
+        digests = self._context.digests.that_remember()
+        self._loads += 1
+        if small and self._loads <= MAX_LOADS:
+            texts = tuple((name, f"{digests.digest(value):016x}") for name, value in entries(loaded))
+            digested = replace(digested, texts=texts)
         self._context.events.write(
-            with_digest if small else without_digest,
+            digested if small else without_digest,
             evidence=(len(sizes), sum(sizes)),
-            digests=(self._context.digests.digest(loaded),) if small else (),
+            digests=(digests.digest(loaded),) if small else (),
             integers=(),
             floats=(),
             frame=frame,
         )
+
+
+def entries(loaded: Any) -> list[tuple[str, Any]]:
+    """The entries of nested mappings and lists by name, ``optimizer.state.0.exp_avg``; the outer ones first, and those
+    that would be too many as one."""
+    found = {"": loaded}
+    left = deque([""])
+    while left:
+        name = left.popleft()
+        value = found[name]
+        if not isinstance(value, (Mapping, list, tuple)) or not 0 < len(value) <= MAX_ENTRIES - len(found):
+            continue
+        del found[name]
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        inner = {f"{name}.{key}".removeprefix("."): item for key, item in items}
+        found |= inner
+        left += inner
+    return [(name, value) for name, value in found.items() if name]
 
 
 def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:

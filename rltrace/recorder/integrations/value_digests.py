@@ -53,6 +53,18 @@ class ValueDigests:
         self._forms: dict[Any, _ValueForm | None] = {}
         """By dtype and shape of an array, or by type: how a value is recorded; None: it is not."""
 
+    def that_remember(self) -> ValueDigests:
+        """These, with a digest of each tensor that is computed once: for values that stay alive and as they are."""
+        known: dict[int, int] = {}
+
+        def of_tensor(tensor: torch.Tensor) -> int:
+            digest = known.get(id(tensor))
+            if digest is None:
+                digest = known[id(tensor)] = self._of_tensor(tensor)
+            return digest
+
+        return ValueDigests(of_tensor)
+
     def cells(self, field: int, value: Any) -> tuple[int, ...]:
         """Cells with a small array or number (``trace/format/schema.py``), as the value of a field of an event."""
         kind = type(value)

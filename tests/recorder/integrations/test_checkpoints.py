@@ -13,6 +13,7 @@ from toy_environments import events
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause
+from rltrace.recorder.integrations.checkpoints import entries
 from rltrace.trace.format.schema import Kind
 
 LOADED = (Kind.CHECKPOINT,)
@@ -42,6 +43,20 @@ def test_a_load_is_an_event_with_a_digest_of_what_was_loaded(record: Record, tmp
     assert first.compared == again.compared != differs.compared
     assert kept[0]["model"]["weight"].tolist() == [[1.0, 1.0]] * 2
     assert (torch.load, torch.serialization.load) == before
+
+
+@pytest.mark.parametrize(
+    ("loaded", "names"),
+    [
+        ({"a": {"b": [1, 2], "c": 3}, "d": {}}, ["d", "a.c", "a.b.0", "a.b.1"]),
+        ({"many": [0] * 96, "few": (1, 2), "none": None}, ["many", "none", "few.0", "few.1"]),
+        ([0] * 96, []),
+        (5, []),
+    ],
+)
+def test_its_entries_have_names(loaded: Any, names: list[str]) -> None:
+    """Nested ones, as far as they are not too many."""
+    assert [name for name, _ in entries(loaded)] == names
 
 
 def test_files_of_safetensors(record: Record, tmp_path: Path) -> None:
@@ -74,4 +89,4 @@ def test_runs_from_other_weights_diverge_where_those_are_loaded(record: Record, 
     found = compare(*paths)
     first = found.first_value
     assert (first.cause, first.op) == (Cause.OUTSIDE, "checkpoint")
-    assert first.explanation.startswith("what torch.load loaded differs")
+    assert first.explanation.startswith("what torch.load loaded differs in model.weight of its 4 entries")
