@@ -309,6 +309,22 @@ def test_another_seed_is_what_a_later_reset_without_one_goes_back_to(compared: A
     assert (first.event.cells[0].name, first.event.cells[0].a, first.event.cells[0].b) == ("seed", "0", "5")
 
 
+def test_a_first_reset_that_one_side_alone_makes_is_named_with_its_seed(compared: Any) -> None:
+    """As a library makes it that seeds its environments so; the other resets them without a seed."""
+
+    def program(is_b: bool) -> None:
+        env = Walk(noise=1.0)
+        if not is_b:
+            torch.ones(1)
+            env.reset(seed=5)
+        play(env, network(), 3, seed=None)
+
+    found = compared(program).decisive
+    assert (found.cause, found.op, found.b_index) == (Cause.CONTROL_FLOW, "environment-reset", None)
+    assert found.explanation.startswith("only A resets environment 0 (Walk) with seed 5 here, B does not; ")
+    assert (found.a_index, found.identical_before) == (2, 1)
+
+
 def test_a_step_that_one_side_alone_makes_is_control_flow(compared: Any) -> None:
     """A step too many in a callback: what the environment returns from then on differs, and that is why."""
 

@@ -215,8 +215,11 @@ def extra_event_text(side: str, event: Event, pair: MatchedEvent) -> str:
     """A clause on an event that only one side has."""
     other = "B" if side == "A" else "A"
     verb = "steps" if event.evidence("step") is not None else "resets"
+    seed = event.evidence("seed")
+    seeded = f" with seed {seed}" if seed is not None and seed < SEVERAL else ""
     followed_by = _at(pair.event_a, pair.event_b)
-    return f"only {side} {verb} {_name(pair)} here, {other} does not; from its {followed_by} on all its events differ"
+    did = f"only {side} {verb} {_name(pair)}{seeded} here, {other} does not"
+    return f"{did}; from its {followed_by} on all its events differ"
 
 
 def _given_in(names: Iterable[str]) -> list[str]:
@@ -788,7 +791,8 @@ def _finding(context: DiffContext, pair: EventPair, later: Finding, *, persists:
         )
         decided = replace(decided, made=tuple(made_texts(earlier, pair, named=True)))
         a, b = (row, None) if side == "A" else (None, row)
-        return make_finding(a, b, decided, min(later.identical_before, row.index), event=event)
+        before = min(later.identical_before, row.index, pair.b.index if side == "A" else pair.a.index)
+        return make_finding(a, b, decided, before, event=event)
     notes = seeding_notes(context, pair.a.index, pair.b.index, pair)
     texts = [*_alike_texts(pair), *notes.texts]
     decided = event_judgement(pair, None, texts, _first_op(later, context.a.name), persists=persists)
@@ -839,16 +843,11 @@ def _first_op(later: Finding, stream: str) -> list[str]:
 def _extra_event(context: DiffContext, pair: EventPair) -> tuple[str, RowAt] | None:
     """(side, row) of an event of this environment on one side only, right before the first that differs."""
     before = next((p for p in events_before(context, pair.a.index, pair.b.index, bool) if _is_of(p, pair)), None)
-    if before is None:
-        return None
-    for side, view, start, stop in (
-        ("A", context.a, before.a.index + 1, pair.a.index),
-        ("B", context.b, before.b.index + 1, pair.b.index),
-    ):
-        row = _event_between(view, start, stop, pair.event_a.what)
-        if row is not None:
-            return side, row
-    return None
+    starts = (context.a.start, context.b.start) if before is None else (before.a.index + 1, before.b.index + 1)
+    ends = zip("AB", (context.a, context.b), starts, (pair.a.index, pair.b.index), strict=True)
+    found = [(side, _event_between(view, start, stop, pair.event_a.what)) for side, view, start, stop in ends]
+    extra = [(side, row) for side, row in found if row is not None]
+    return extra[0] if len(extra) == 1 or (extra and before is not None) else None
 
 
 def _is_of(other: EventPair, pair: EventPair) -> bool:
