@@ -69,9 +69,12 @@ EXPECTED: Mapping[str, Mapping[str, Expected]] = {
         "worker": Expected("outside|arguments|control-flow", "rank0/.*", ""),
         "learner": Expected("arguments", MAIN, "0.1"),
     },
+    "samplefactory_appo": {  # never the same twice: nothing seeds the generator of the process that chooses actions
+        "none": Expected("rng", "rank0/.*", ""),
+    },
     "rllib_ppo": {
         "runner": Expected("outside", "rank0/.*Runner.*", "another reward at its step 1, given the same action"),
-        "learner": Expected("arguments|outside", "rank0/.*Learner.*", ""),
+        "learner": Expected("outside", "rank0/ray:_WrappedExecutable", "became a tensor"),  # its learner
         "driver": Expected("arguments", MAIN, r"1\.0 in A, 1\.001 in B"),
     },
 }
@@ -103,11 +106,12 @@ class Row:
 def run(program: str, folder: Path) -> list[Row]:
     """All comparisons of one program."""
     outputs = [_output([sys.executable], program, "", folder)]
-    for name, change in {"a": "", "b": "", **{each: each for each in EXPECTED[program]}}.items():
+    changes = [change for change in EXPECTED[program] if change != "none"]
+    for name, change in {"a": "", "b": "", **{each: each for each in changes}}.items():
         command = [RLTRACE, "record", "--force", "-o", f"{name}.zarr", "--", sys.executable]
         outputs.append(_output(command, program, change, folder))
     same_bits = outputs[0] == outputs[1] == outputs[2]
-    return [_row(folder, "b", same_bits=same_bits), *(_row(folder, change) for change in EXPECTED[program])]
+    return [_row(folder, "b", same_bits=same_bits), *(_row(folder, change) for change in changes)]
 
 
 def _row(folder: Path, change: str, *, same_bits: bool = True) -> Row:

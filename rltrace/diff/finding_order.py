@@ -113,8 +113,8 @@ def _span(finding: Finding, side: int, happened: HappenedBefore) -> _Span | None
 
 
 def _sent(finding: Finding, side: int) -> Edge | None:
-    """From the row that wrote what a finding received."""
-    sender, row = finding.sender, finding.b_index if side else finding.a_index
+    """From the row that wrote what a finding's op received, which may be long after its event."""
+    sender, row = finding.sender, finding.at_op.b_index if side else finding.at_op.a_index
     if sender is None or row is None:
         return None
     sent = Instant(sender.stream, sender.b_index if side else sender.a_index, During.SENT)

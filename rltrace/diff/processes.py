@@ -2,7 +2,7 @@
 
 Names are usually the same in every run. Two kinds of processes have no such name. Processes of a pool take tasks as
 timing permits. Processes that requested the same name were numbered in order of arrival: of these, those with the same
-command that computed the same are paired, the rest by name.
+command that computed the same are paired, then those that began alike for the longest, the rest by name.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def process_pairs(a: Trace, b: Trace) -> list[Pair]:
     for name in families[0].keys() & families[1].keys():
         of_a, of_b = families[0][name], families[1][name]
         renamed = any(_was_renamed(process) for process in (*of_a, *of_b))
-        paired |= _pair(of_a, of_b, (_started_and_computed, _computed, _started, _name) if renamed else (_name,))
+        paired |= _pair(of_a, of_b, OF_RENAMED if renamed else (_name,))
     return [(process, paired[process.name]) for process in sides[0] if process.name in paired]
 
 
@@ -229,13 +229,16 @@ def _pair(a: Sequence[ProcessTrace], b: Sequence[ProcessTrace], keys: Sequence[K
     """Partners by the first key under which both sides have an unpaired process, in the order of their names."""
     paired: dict[str, ProcessTrace] = {}
     free_a, free_b = sorted(a, key=_order), sorted(b, key=_order)
-    for key in keys:
+    for key in keys if free_a and free_b else ():
+        left: dict[Hashable, list[ProcessTrace]] = {}
+        for other in free_b:
+            left.setdefault(key(other), []).append(other)
         for process in list(free_a):
-            partner = next((other for other in free_b if key(other) == key(process)), None)
-            if partner is not None:
-                paired[process.name] = partner
+            partners = left.get(key(process))
+            if partners:
+                paired[process.name] = partners.pop(0)
                 free_a.remove(process)
-                free_b.remove(partner)
+                free_b.remove(paired[process.name])
     return paired
 
 
@@ -270,5 +273,30 @@ def _computed(process: ProcessTrace) -> Hashable:
     return rows, np.ascontiguousarray(steps).tobytes()
 
 
+BEGINNINGS = (4_096, 512, 64, 8, 2)
+"""Rows of which processes that differ later are compared, the longest beginning first."""
+
+
+def _began(rows: int, *, alone: bool) -> Key:
+    """Digests of its first rows, and its command line unless ``alone``; its name where no row can be read."""
+
+    def key(process: ProcessTrace) -> Hashable:
+        stream = next((stream for stream in process.streams if stream.rows), None)
+        try:
+            tokens = None if stream is None else StreamView(process, stream).read(0, min(rows, stream.rows)).tokens
+        except HoleError:
+            tokens = None
+        began = process.name if tokens is None else (tokens.operator.tobytes(), tokens.values.tobytes())
+        return began, None if alone else _started(process)
+
+    return key
+
+
 def _started_and_computed(process: ProcessTrace) -> Hashable:
     return _started(process), _computed(process)
+
+
+OF_RENAMED = (
+    *(_started_and_computed, _computed, *(_began(rows, alone=False) for rows in BEGINNINGS), _started),
+    *(*(_began(rows, alone=True) for rows in BEGINNINGS), _name),  # each worker of Ray has a command line of its own
+)

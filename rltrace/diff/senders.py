@@ -84,7 +84,8 @@ class Senders:
             row = next(_written(view, digest, before.rows_before(name, here)), None)
             if row is None or before.orders(here, Instant(name, row.index)):
                 continue
-            if view.process.name not in direct and _has_read(row, digest):
+            known = _rows_with(view, digest, row.index + 1)
+            if view.process.name not in direct and any(_has_read(each, digest) for each in known):
                 continue  # it read the same bytes from outside, where they may come from for both
             found.add(view.process.name)
             yield row
@@ -116,11 +117,15 @@ def _has_read(row: RowAt, digest: int) -> bool:
 
 def _written(view: StreamView, digest: int, end: int | None) -> Iterator[RowAt]:
     """The rows that wrote these bytes, from the last before ``end`` on backwards; None: from the last one."""
+    return (row for row in _rows_with(view, digest, end) if digest in row.rows.outputs(row.place))
+
+
+def _rows_with(view: StreamView, digest: int, end: int | None) -> Iterator[RowAt]:
+    """The rows that read or wrote them."""
     stop = view.rows if end is None else min(end, view.rows)
     for at in range(stop, max(stop - MAX_SCANNED, 0), -ROWS_AT_ONCE):
         rows = view.read(max(at - ROWS_AT_ONCE, 0), at).rows
         cells = np.flatnonzero(rows.digests == np.uint64(digest))
         places = np.unique(np.searchsorted(rows.digest_offsets, cells, "right") - 1)
         for place in places[::-1].tolist():
-            if digest in rows.outputs(place):
-                yield RowAt(view, rows, place)
+            yield RowAt(view, rows, place)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from views import both, compare_in
 
 from rltrace.diff import Comparison, compare
-from rltrace.diff.base.model import Verdict
+from rltrace.diff.base.model import FindingEvent, Pair, Sender, Verdict
+from rltrace.diff.finding_order import _sent
 from rltrace.json import to_json
 from rltrace.report.diff import verdict_document
 from rltrace.report.text import document_text
-from rltrace.testing import TraceBuilder
+from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.process_start import note_failure, note_left_out, write_start
 from rltrace.trace.read.reader import open_trace
 
@@ -55,6 +58,15 @@ def test_of_processes_started_alike_those_that_computed_alike_are_partners(tmp_p
     found = compared(tmp_path, a, b)
     assert found.verdict is Verdict.DIVERGED
     assert (found.decisive.stream, found.decisive.a_index) == (SECOND, 2)
+
+
+@pytest.mark.parametrize("own", ["34", "21"])
+def test_of_processes_that_all_differ_those_that_began_alike_are_partners(tmp_path: Path, own: str) -> None:
+    """As actors do that received other weights after their first steps."""
+    a = [(FIRST, "1", "pqr"), (SECOND, "2", "stu")]
+    b = [(FIRST, own[0], "stx"), (SECOND, own[1], "pqy")]
+    found = compared(tmp_path, a, b)
+    assert {(f.stream, f.a_index) for f in found.unordered} == {(FIRST, 2), (SECOND, 2)}
 
 
 def test_what_was_started_otherwise_is_not_taken_for_a_partner(tmp_path: Path) -> None:
@@ -173,3 +185,25 @@ def test_processes_that_were_left_out_by_choice(tmp_path: Path) -> None:
     assert [(one.name, one.state) for one in open_trace(sides[0]).unrecorded] == [(FIRST, "left-out")]
     whole = trace(tmp_path / "whole", (FIRST, "--seed=1", "x"))
     assert compare(whole, sides[0]).verdict is Verdict.UNKNOWN
+
+
+def test_who_received_the_same_and_copied_it_has_not_sent_it(tmp_path: Path) -> None:
+    """Two workers that a third, unrecorded process sent the same weights, each of which copies them once more."""
+    for builder, sent in both(tmp_path, "r", "x"):
+        for name in ("rank0/worker:1", "rank0/worker:2"):
+            stream = builder.process(name).stream()
+            stream.op("aten.copy_.default", inputs=[("outside", sent)], outputs=[sent])
+            stream.op("aten._foreach_copy_.default", inputs=[In(0, sent)], outputs=[sent])
+    found = compare_in(tmp_path)
+    assert (found.decisive.sender, [other.sender for other in found.unordered]) == (None, [None] * 2)
+
+
+def test_what_an_op_received_says_nothing_of_the_event_that_is_named(tmp_path: Path) -> None:
+    """The event came first; what was sent came before the first op that differs."""
+    for builder, seen in both(tmp_path, "p", "q"):
+        builder.op("aten.sin.default", inputs=[("outside", seen)], outputs=[seen])
+    first = replace(compare_in(tmp_path).decisive, a_index=9, b_index=8)
+    event = FindingEvent("environment 0", None, Pair(1, 1), (), first)
+    sender = Sender("rank0/worker:1", 5, 6, "aten.mul.Tensor", None)
+    named = replace(first, a_index=2, b_index=3, event=event, sender=sender)
+    assert [(edge[0].row, edge[1].row) for edge in map(partial(_sent, named), (0, 1)) if edge] == [(5, 9), (6, 8)]
