@@ -184,7 +184,8 @@ def test_what_is_filled_before_it_is_read_is_not_marked(record: Record, program:
     ops, differing = truth(program)
     got = [recorded(record, program, byte) for byte in FILLS]
     rows = got[0].rows
-    assert [row.op for row in rows] == ops
+    # under the mode that finds the truth torch adds out of place, as under any but the recorder's
+    assert [row.op.replace("add_.", "add.") for row in rows] == [op.replace("add_.", "add.") for op in ops]
     beside = RowFlag.VIEW | RowFlag.ALLOCATION
     computing = {i for i in differing if not rows[i].flags & beside and not rows[i].op.startswith(BESIDE)}
     assert {row.index for row in rows if row.marked} == partly_filled(rows, differing)

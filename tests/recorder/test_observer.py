@@ -12,6 +12,7 @@ import pytest
 import torch
 from recorded import Record
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Program = Callable[[], Any]
 
@@ -30,13 +31,13 @@ def bits(value: Any) -> Any:
     return repr(value)
 
 
-def same(record: Record, program: Program) -> list[str]:
+def same(record: Record, program: Program, **options: Any) -> list[str]:
     """Run a program unrecorded and recorded; its results, and the generator after it, must be equal. Ops recorded."""
     torch.manual_seed(1)
     plain = bits(program()), torch.get_rng_state().tolist()
     kept: list[Any] = []
     torch.manual_seed(1)
-    got = record(lambda: kept.append(program()))
+    got = record(lambda: kept.append(program()), **options)
     assert (bits(kept[0]), torch.get_rng_state().tolist()) == plain
     return got.ops
 
@@ -400,3 +401,53 @@ def test_torchscript_runs_alike_from_its_first_call_on(record: Record) -> None:
 
     same(record, program)
     assert record(program).chains == record(program).chains
+
+
+# --- functions that ask for a mode ------------------------------------------------------------------------------------
+
+
+def gradients(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> list[torch.Tensor | None]:
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    function(*leaves).backward()
+    return [leaf.grad for leaf in leaves]
+
+
+def weighted_loss(logits: torch.Tensor) -> torch.Tensor:
+    target = torch.arange(500) % 7
+    target[::9] = -100
+    return nn.functional.cross_entropy(logits, target, torch.arange(1.0, 8.0), label_smoothing=0.1)
+
+
+CHOOSING: dict[str, Program] = {
+    "eigvalsh": lambda: torch.linalg.eigvalsh((a := torch.randn(12, 12)) @ a.T),
+    "svdvals": lambda: torch.linalg.svdvals(torch.randn(12, 12)),
+    "norms": lambda: [torch.linalg.matrix_norm(torch.randn(12, 12), order) for order in (2, -2, "nuc")],
+    "cond": lambda: torch.linalg.cond(torch.randn(12, 12)),
+    "prod": lambda: gradients(torch.prod, torch.rand(64) + 0.5),
+    "prod of rows": lambda: gradients(lambda x: x.prod(1).sum(), torch.rand(8, 8) + 0.5),
+    "negative zeros of max": lambda: gradients(lambda x: -x.max(), torch.rand(9)),
+    "negative zeros of median": lambda: gradients(lambda x: -x.median(), torch.rand(9)),
+    "weighted loss": lambda: gradients(weighted_loss, torch.randn(500, 7)),
+}
+"""Functions that take another way under a dispatch mode, with other bits."""
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_functions_that_ask_for_a_mode_see_none(record: Record, native_library: Any, engine: str, name: str) -> None:
+    """What torch chooses under a mode it does not choose under the recorder's, which the library hides."""
+    same(record, CHOOSING[name], engine=engine)
+
+
+def test_a_mode_of_the_program_is_seen(record: Record, native_library: Any, engine: str) -> None:
+    """It changes the choice, as it does unrecorded; beside the recorder's, too."""
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    def program() -> Any:
+        with Mode():  # type: ignore[no-untyped-call]
+            under = CHOOSING["eigvalsh"]()
+        return under, CHOOSING["eigvalsh"]()
+
+    same(record, program, engine=engine)

@@ -6,6 +6,7 @@
 
 #include "at_once.h"
 #include "digest.h"
+#include "hidden_mode.h"
 #include "interpreter.h"
 #include "recorder.h"
 #include "rows.h"
@@ -438,6 +439,10 @@ PYBIND11_MODULE(RLTRACE_MODULE, m) {
   bind_tables(m);
   bind_recorder(m);
   if (PyModule_AddFunctions(m.ptr(), module_calls) != 0) throw py::error_already_set();
+  m.def("hide_modes", [](const py::type& type) {
+    type.inc_ref();
+    return hidden_mode::hide(reinterpret_cast<PyTypeObject*>(type.ptr()));
+  });
   m.def("digest_tensors", digest_tensors);
   py::class_<RowReader>(m, "RowReader").def(py::init<>()).def("know", &RowReader::know).def("read", &RowReader::read);
   m.def("call_at_once", torch::wrap_pybind_function(call_at_once));

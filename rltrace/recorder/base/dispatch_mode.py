@@ -59,7 +59,9 @@ class Engine(Protocol):
 # --- dispatch ---------------------------------------------------------------------------------------------------------
 
 
-class _Mode(TorchDispatchMode):
+class RecorderMode(TorchDispatchMode):
+    """The mode of one thread, which the native library hides from torch's functions."""
+
     supports_higher_order_operators = True
     observer: Observer | None = None
     """None: ops pass through."""
@@ -91,7 +93,7 @@ class _Mode(TorchDispatchMode):
 
 def recorder_is_next() -> bool:
     """Whether the next op of this thread goes to the recorder first, observing or silent."""
-    return isinstance(_get_current_dispatch_mode(), _Mode)
+    return isinstance(_get_current_dispatch_mode(), RecorderMode)
 
 
 @contextmanager
@@ -103,14 +105,14 @@ def recorder_disabled() -> Iterator[None]:
 
 def current_observer() -> Observer | None:
     """The observer of this thread's ops, below any modes of the program; None: ops are not recorded."""
-    return next((mode.observer for mode in _get_current_dispatch_mode_stack() if isinstance(mode, _Mode)), None)
+    return next((mode.observer for mode in _get_current_dispatch_mode_stack() if isinstance(mode, RecorderMode)), None)
 
 
 @contextmanager
 def popped_modes() -> Iterator[list[TorchDispatchMode]]:
     """The recorder's mode and those above it are off inside, as while an op is handled. Yields those above it."""
     popped: list[TorchDispatchMode] = []
-    while not popped or not isinstance(popped[-1], _Mode):
+    while not popped or not isinstance(popped[-1], RecorderMode):
         popped.append(_pop_mode())
     try:
         yield popped[-2::-1]
@@ -137,11 +139,11 @@ class DispatchEngine:
     name = "dispatch"
 
     def __init__(self) -> None:
-        self._mode: _Mode | None = None
+        self._mode: RecorderMode | None = None
 
     def enter(self, observer: Observer) -> None:
         if self._mode is None:
-            self._mode = _Mode()  # type: ignore[no-untyped-call]
+            self._mode = RecorderMode()  # type: ignore[no-untyped-call]
             self._mode.__enter__()  # type: ignore[no-untyped-call]
         self._mode.set_observer(observer)
 

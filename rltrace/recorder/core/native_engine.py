@@ -27,7 +27,7 @@ from rltrace.errors import UsageError
 from rltrace.fingerprint import Facts
 from rltrace.masking import masked_text
 from rltrace.native.library import LoadedLibrary, load
-from rltrace.recorder.base.dispatch_mode import DispatchEngine, Observer
+from rltrace.recorder.base.dispatch_mode import DispatchEngine, Observer, RecorderMode
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.base.stack_space import check_stack_space
 from rltrace.recorder.core.call_sites import Anchor
@@ -288,7 +288,10 @@ def choose_library(options: RecordOptions, *, attached: bool = False) -> LoadedL
     ``attached``: hooks may be added, which see every op.
     """
     why_not = _why_python(options, attached=attached)
-    loaded = LoadedLibrary(why_not=why_not) if why_not else load(Path(torch.__file__).parent, CONSTANTS)
+    loaded = load(Path(torch.__file__).parent, CONSTANTS)
+    if loaded.module is not None:
+        loaded.module.hide_modes(RecorderMode)
+    loaded = LoadedLibrary(why_not=why_not) if why_not else loaded
     if loaded.module is None and options.engine == "native" and options.level == "op":
         raise UsageError(f"the native engine is required: {loaded.why_not}")
     return loaded
