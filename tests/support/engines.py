@@ -36,6 +36,13 @@ def native_library() -> LoadedLibrary:
     return load(Path(torch.__file__).parent, CONSTANTS)
 
 
+def hide_modes(kind: type) -> None:
+    """torch's functions choose ops as without modes of this type, until the next recording, as they do under its own."""
+    library = native_library()
+    if library.module is not None:
+        library.module.hide_modes(kind)
+
+
 def fitting_record() -> BuildRecord:
     """The record of a library for this torch and this Python, with the file ``library.so``."""
     folder = torch_folder()
