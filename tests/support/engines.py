@@ -37,7 +37,7 @@ def native_library() -> LoadedLibrary:
 
 
 def hide_modes(kind: type) -> None:
-    """torch's functions choose ops as without modes of this type, until the next recording, as they do under its own."""
+    """Until a recording begins torch's functions choose as without such modes, as they do under the recorder's."""
     library = native_library()
     if library.module is not None:
         library.module.hide_modes(kind)
