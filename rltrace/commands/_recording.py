@@ -284,5 +284,6 @@ def _engine_hint(options: RecordOptions) -> str:
     found = find(torch_folder())
     if required and found.why_not:
         raise UsageError(f"--engine native: {found.why_not}; {line('build-engine')} compiles one")
-    costly = f"{found.why_not}: recording small ops takes about twice as long; {line('build-engine')} compiles one"
+    cost = "small ops take about twice as long, and linalg.eigvalsh, svdvals and gradients of prod get other bits"
+    costly = f"{found.why_not}: {cost}; {line('build-engine')} compiles one"
     return costly if found.why_not else ""
