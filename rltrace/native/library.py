@@ -217,6 +217,8 @@ class LoadedLibrary:
 
     module: Any = None
     why_not: str = ""
+    hides_mode: bool = False
+    """torch's functions choose as if the recorder's mode were not there."""
 
 
 def load(torch: Path, constants: Mapping[str, int]) -> LoadedLibrary:

@@ -202,7 +202,7 @@ def test_without_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     found = record(tmp_path / "a.zarr")
     assert found.pop("native.why_not").startswith("no native engine is built for torch ")
-    assert found == {"native": False}
+    assert found == {"native": False, "hides_mode": False}
     write_library(cached(tmp_path / "home/cache"), content=b"damaged")
     assert "that in ~/cache/engine/torch" in record(tmp_path / "b.zarr")["native.why_not"]
     with pytest.raises(UsageError, match="the native engine is required: no native engine is built"):

@@ -14,6 +14,7 @@ from _thread import start_new_thread
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from threading import get_ident
@@ -289,16 +290,15 @@ def choose_library(options: RecordOptions, *, attached: bool = False) -> LoadedL
     """
     why_not = _why_python(options, attached=attached)
     loaded = load(Path(torch.__file__).parent, CONSTANTS)
-    if loaded.module is not None:
-        loaded.module.hide_modes(RecorderMode)
-    loaded = LoadedLibrary(why_not=why_not) if why_not else loaded
+    hides_mode = loaded.module is not None and loaded.module.hide_modes(RecorderMode) > 0
+    loaded = replace(LoadedLibrary(why_not=why_not) if why_not else loaded, hides_mode=hides_mode)
     if loaded.module is None and options.engine == "native" and options.level == "op":
         raise UsageError(f"the native engine is required: {loaded.why_not}")
     return loaded
 
 
 def _why_python(options: RecordOptions, *, attached: bool) -> str:
-    """Why the library is not even looked for; empty: it is."""
+    """Why the library is to record no ops; empty: it is."""
     if options.engine == "mode":
         return "--engine mode"
     if options.in_python or attached:
@@ -312,10 +312,11 @@ def choice_facts(options: RecordOptions, loaded: LoadedLibrary) -> Facts:
     """Facts of the engine; none where no ops are recorded: the library then only reads parameters and generators."""
     if options.level != "op":
         return {}
+    facts: Facts = {} if loaded.hides_mode else {"engine.hides_mode": False}
     if loaded.module is not None:
-        return {"engine.native": True}
+        return {"engine.native": True, **facts}
     why_not = masked_text(loaded.why_not)
-    return {"engine.native": False, "engine.native.why_not": why_not} if why_not else {}
+    return {"engine.native": False, "engine.native.why_not": why_not, **facts} if why_not else facts
 
 
 def handed_facts(natives: Sequence[Any]) -> Facts:
