@@ -136,7 +136,8 @@ def test_signal_while_another_is_passed_on(tmp_path: Path) -> None:
 def test_interrupt_at_a_terminal(tmp_path: Path) -> None:
     """Ctrl-C on a terminal: the program gets its one KeyboardInterrupt, cleans up, and the launcher ends like it."""
     code = (
-        "import sys\ntry:\n    print('ready', flush=True)\n    sys.stdin.read()\n"
+        "import select, sys\ntry:\n    print('ready', flush=True)\n"
+        "    while not select.select([sys.stdin], [], [], 0.1)[0]:\n        pass\n"  # a read may begin after the signal
         "except KeyboardInterrupt:\n    print('cleaned up', flush=True)\n    raise\n"
     )
     pid, terminal = pty.fork()

@@ -2,7 +2,7 @@
 
 A line is the operator's name and a hash over the bytes of everything that the op returned and wrote; ``-`` stands for
 the hash where those bytes are not the op's own (views, memory handed out as it is). Ops of the thread that runs the
-program alone, in order; a forked child writes nothing. Shares no code with rltrace.
+program alone, in order; a forked child writes nothing. Shares no code with rltrace but the library that hides a mode.
 """
 
 import os
@@ -89,11 +89,22 @@ def let_subclasses_be_made() -> None:
     torch.Tensor.__new__ = new  # type: ignore[method-assign, assignment]
 
 
+def hide_mode() -> None:
+    """torch's functions choose other ops under a mode; where rltrace records, they do not see its own."""
+    from rltrace.native.library import load
+    from rltrace.recorder.core.native_engine import CONSTANTS
+
+    library = load(Path(torch.__file__).parent, CONSTANTS).module
+    if library is not None:
+        library.hide_modes(Oracle)
+
+
 def main() -> None:
     log, sys.argv = Path(sys.argv[1]), sys.argv[2:]
     sys.path[0] = str(Path(sys.argv[0]).parent)
     oracle = Oracle(log)
     let_subclasses_be_made()
+    hide_mode()
     try:
         with oracle:
             runpy.run_path(sys.argv[0], run_name="__main__")
