@@ -273,7 +273,7 @@ class _Modules:
         for needed in self._needed[name] if _is_own(name, package) else [package]:
             self._show(needed, needed.partition(".")[0])
         group = self.groups[name, package]
-        if name != package and package == "torch":  # a thread that waits for such an import has to see it
+        if name != package and package in ("torch", "numpy"):  # what waits for such an import has to see it
             for each, module in group.items():
                 if each not in sys.modules and getattr(module.__spec__, "name", "") == each:
                     importlib.import_module(each)
