@@ -212,25 +212,24 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
 
 
 def _seeds_text(a: RowAt, b: RowAt) -> str:
-    """``its generator was seeded with 16 in A, 15 in B`` where it was drawn from by nothing since."""
+    """What is known of the states that a draw began with: seeds that nothing had drawn from, states set back to."""
     states = a.rows.rng(a.place), b.rows.rng(b.place)
     words_given = (str(word) for row in (a, b) for word in row.view.process.start_record.get("argv") or ())
     numbers = [int(number) for word in words_given for number in re.findall(r"\d{5,20}", word)]
     seeds = seeds_of({state for state in states if state}, numbers[:16])
-    words = [f"was seeded with {seeds[state]}" if state in seeds else "" for state in states]
-    if all(words):
-        return f"its generator, which nothing had drawn from since, {words[0]} in A, {words[1].split()[-1]} in B"
-    for place, row in enumerate((a, b)):
-        if not words[place] and (earlier := draw_from_same_state(row)) is not None:
-            words[place] = f"had been set back to the state in which {earlier} (row {earlier.index:,}) drew"
-    known = "; ".join(
-        f"in {side} its generator {text}" + (", and nothing had drawn from it" if text.startswith("was seeded") else "")
-        for side, text in zip("AB", words, strict=True)
-        if text
-    )
-    if "set back" in known:
-        return f"{known} (as fork_rng, set_rng_state and activation checkpointing do)"
-    return "another seed, or an earlier extra draw" + (f"; {known}" if known else "")
+    own = [seeds.get(state) if state else None for state in states]
+    if None not in own:
+        return f"its generator, which nothing had drawn from since, was seeded with {own[0]} in A, {own[1]} in B"
+    known, is_set_back = [], False
+    for side, row, seed in zip("AB", (a, b), own, strict=True):
+        if seed is not None:
+            known.append(f"in {side} its generator was seeded with {seed}, and nothing had drawn from it")
+        elif (earlier := draw_from_same_state(row)) is not None:
+            is_set_back, draw = True, f"{earlier} (row {earlier.index:,})"
+            known.append(f"in {side} its generator had been set back to the state in which {draw} drew")
+    if is_set_back:
+        return f"{'; '.join(known)} (as fork_rng, set_rng_state, activation checkpointing and the same seed again do)"
+    return "; ".join(["another seed, or an earlier extra draw", *known])
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 // What keeps the functions of torch as they are without the recorder.
 //
 // Some 50 functions of libtorch choose other ops where a dispatch mode is on: results out of place instead of in place,
-// or another algorithm (``linalg.eigvalsh`` computes vectors, too; the backward of ``prod`` divides by nothing), and with
-// it other bits. They ask ``c10::impl::dispatch_mode_enabled``, a function of another library, through the table of
+// or another algorithm, with other bits (``linalg.eigvalsh`` computes vectors, too; the backward of ``prod`` multiplies
+// where it would divide). They ask ``c10::impl::dispatch_mode_enabled``, a function of another library, through the table of
 // addresses that the loader fills (the global offset table). There the recorder puts a function that passes over its own
 // mode, so that the program runs the ops that it runs unrecorded.
 

@@ -183,11 +183,8 @@ def fused_points(call: Called) -> list[Point]:
     return [(Part.OUTPUT, name, part) for name, part in zip(names, call.result.chunk(2, -1), strict=True)]
 
 
-def test_a_fused_module_is_compared_by_its_parts(tmp_path: Path) -> None:
-    """One that is equal, and one of which the trainer has other weights."""
-    engine, trainer = fused_and_split()
-    with torch.no_grad():
-        trainer.layer.up.weight[0, 0] += 1  # type: ignore[union-attr]
+def compared_by_parts(folder: Path, engine: torch.nn.Module, trainer: torch.nn.Module) -> Any:
+    """A sequence sampled by one and learned by the other, with the points of fused modules."""
     sources.add(points=fused_points)
     ids = torch.tensor(SEQUENCES[0])[None]
 
@@ -195,8 +192,16 @@ def test_a_fused_module_is_compared_by_its_parts(tmp_path: Path) -> None:
         with torch.no_grad():
             engine(ids)
 
-    a = record(tmp_path / "a.zarr", sample)
-    parity = compared(a, record(tmp_path / "b.zarr", lambda: trainer(ids).sum().backward())).parity
+    a = record(folder / "a.zarr", sample)
+    return compared(a, record(folder / "b.zarr", lambda: trainer(ids).sum().backward())).parity
+
+
+def test_a_fused_module_is_compared_by_its_parts(tmp_path: Path) -> None:
+    """One that is equal, and one of which the trainer has other weights."""
+    engine, trainer = fused_and_split()
+    with torch.no_grad():
+        trainer.layer.up.weight[0, 0] += 1  # type: ignore[union-attr]
+    parity = compared_by_parts(tmp_path, engine, trainer)
     rows = {one.path.a: (one.rows, one.differing > 0) for one in parity.modules}
     assert (rows["Layered.layer.gate"], rows["Layered.layer.up"]) == ((6, False), (6, True))
     assert [(one.path.b, one.reason) for one in parity.origins] == [("Layered.layer.up", Reason.UNKNOWN)]
@@ -208,15 +213,7 @@ def test_what_a_part_explains_is_no_finding_of_the_whole(tmp_path: Path) -> None
     (engine, _), (trainer, _) = fused_and_split(), fused_and_split()
     with torch.no_grad():
         trainer.layer.both.weight[-1, 0] += 1  # type: ignore[union-attr]
-    sources.add(points=fused_points)
-    ids = torch.tensor(SEQUENCES[0])[None]
-
-    def sample() -> None:
-        with torch.no_grad():
-            engine(ids)
-
-    a = record(tmp_path / "a.zarr", sample)
-    parity = compared(a, record(tmp_path / "b.zarr", lambda: trainer(ids).sum().backward())).parity
+    parity = compared_by_parts(tmp_path, engine, trainer)
     assert [one.path.b for one in parity.origins] == ["Layered.layer.up"]
 
 
