@@ -174,7 +174,7 @@ def _report(
     for failure in (*found.failures, *([ending.failure] if ending.failure else [])):
         complain(f"{what} was recorded: {failure}", hint=remedy(failure))
     if nothing:
-        _report_nothing(command, trace, ending)
+        _report_nothing(command, trace, ending, options.level)
     elif not quiet:
         if said := ending.stopped.said():
             narrate(said)
@@ -200,12 +200,12 @@ def _exit_status(options: RecordOptions, ending: Ending, failed: bool) -> int:
     return ExitCode.RLTRACE_FAILED if failed else ExitCode.IDENTICAL
 
 
-def _report_nothing(command: Sequence[str], trace: Path, ending: Ending) -> None:
+def _report_nothing(command: Sequence[str], trace: Path, ending: Ending, level: str) -> None:
     found = ending.recorded
     if found.failures or ending.failure is not None:
         narrate(f"the command {ending.how}")
     else:
-        complain(f"nothing was recorded; the command {ending.how}", hint=advice(found, command))
+        complain(f"nothing was recorded; the command {ending.how}", hint=advice(found, command, level))
     if found.processes == 0 and not found.waiting and ending.failure is None:  # nothing but the empty trace made above
         discard(trace)
 

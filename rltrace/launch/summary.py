@@ -107,10 +107,12 @@ def _summarize(path: Path, trace: Trace) -> RecordingSummary:
     )
 
 
-def advice(found: RecordingSummary, command: Sequence[str]) -> str:
-    """Why nothing may have been recorded, and what to do about it."""
+def advice(found: RecordingSummary, command: Sequence[str], level: str) -> str:
+    """Why nothing may have been recorded at a level, and what to do about it."""
     if found.waiting or "running" in found.states:
         return "a process of the command is still running, and may yet record: rltrace info shows it"
+    if found.processes and level == "step":
+        return "--level step records optimizer steps, and none ended; without it every op is recorded"
     if found.processes:
         return "torch or JAX was imported, but no op ran that could be recorded, or none within the steps of --steps"
     if found.not_chosen:

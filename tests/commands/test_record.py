@@ -18,7 +18,7 @@ from rltrace.commands._recording import still_compiled, unmatched_selectors, unr
 from rltrace.commands.main import main
 from rltrace.distribution import own_requirement
 from rltrace.errors import UsageError
-from rltrace.launch.summary import RecordingSummary
+from rltrace.launch.summary import RecordingSummary, advice
 from rltrace.recorder.base.options import RecordOptions, parse_size, parse_steps
 from rltrace.trace.format.records import ActivationRequest, ValueRequest
 from rltrace.trace.read.reader import open_trace
@@ -410,6 +410,13 @@ def test_steps_that_the_program_did_not_reach() -> None:
     assert unreached_steps(options, replace(found, steps=51)) == ""
     assert unreached_steps(options, replace(found, ops=1)) == ""
     assert unreached_steps(RecordOptions("a.zarr"), found) == ""
+
+
+def test_advice_where_nothing_was_recorded() -> None:
+    """A program without an optimizer step is recorded by op: so the advice at step level."""
+    found = RecordingSummary(1, 0, 0, 1, ("complete",), 0, False, ())
+    assert advice(found, ["python"], "step").startswith("--level step records optimizer steps, and none ended")
+    assert advice(found, ["python"], "op").startswith("torch or JAX was imported, but no op ran")
 
 
 def test_a_graph_that_ran_compiled_all_the_same() -> None:
