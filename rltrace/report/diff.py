@@ -333,7 +333,10 @@ def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
         others = [finding for finding in others if finding in firsts][:MAX_OTHERS]
     for finding in (comparison.first, comparison.first_value, *others):
         if finding is not None and finding not in seen and not _is_of_one_sided_stream(comparison, finding):
-            yield _other_title(comparison, finding, shown, is_in_stream=finding.stream in streams), finding
+            if not seen and finding in comparison.unordered:
+                yield f"First difference of {finding.stream}", finding
+            else:
+                yield _other_title(comparison, finding, shown, is_in_stream=finding.stream in streams), finding
             seen += [finding, *_elsewhere(comparison, finding)]
             streams.add(finding.stream)
 

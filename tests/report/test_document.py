@@ -312,6 +312,11 @@ def test_findings_of_one_stream_have_an_order_where_none_decides(rich: Compariso
     titles = [section.title for section in verdict_document(found).findings]
     assert titles == ["First difference in values", "Before it, the first difference in structure"]
 
+    other = replace(earlier, stream="rank1/main", op="aten.add.Tensor", b_index=0)
+    found = replace(found, verdict=Verdict.UNKNOWN, first_value=None, unordered=(earlier, other))
+    titles = [section.title for section in verdict_document(found).findings]
+    assert titles == [f"First difference of {earlier.stream}", "In rank1/main, order to the above unknown"]
+
 
 def test_the_frame_of_the_program_leads_and_those_of_libraries_are_folded(rich: Comparison) -> None:
     assert rich.decisive is not None
