@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from recorded import recorder
+from children import in_thread
+from recorded import memory_filled, recorder
 from views import both, context_of, views_in
 
 from rltrace.diff import compare
@@ -21,9 +19,6 @@ from rltrace.diff.causes.inputs import match_inputs
 from rltrace.diff.causes.uninitialised import MarkedRows, count_marked, garbage_writers
 from rltrace.trace.format.schema import Kind, RowFlag
 from rltrace.trace.read.reader import Trace, open_trace
-
-PERTURB = -6
-"""``M_PERTURB`` of glibc's mallopt."""
 
 KEYS = ("action", "done", "loc", "scale")
 
@@ -270,19 +265,6 @@ OPTIONS: dict[str, dict[str, object]] = {
 }
 
 
-@contextmanager
-def memory_filled(byte: int) -> Iterator[None]:
-    """What the C library allocates holds this byte (or its complement): it differs from run to run for certain."""
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt"):
-        pytest.skip("needs glibc")
-    libc.mallopt(PERTURB, byte)
-    try:
-        yield
-    finally:
-        libc.mallopt(PERTURB, 0)
-
-
 def train(add: torch.Tensor | None = None) -> None:
     """A step of an optimizer, to which ``add`` contributes a gradient."""
     weight = torch.nn.Parameter(torch.ones(2))
@@ -294,9 +276,7 @@ def train(add: torch.Tensor | None = None) -> None:
 def in_threads(programs: dict[str, Callable[[], object]], *, ends: bool = True) -> None:
     """Each in another stream; ``ends``: before a step of an optimizer."""
     for name, program in programs.items():
-        thread = threading.Thread(target=lambda program=program: (program(), train() if ends else None), name=name)
-        thread.start()
-        thread.join()
+        in_thread(name, lambda program=program: (program(), train() if ends else None))
 
 
 def stream_of(path: Path, name: str) -> Trace:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from children import forked
 from torch import nn
 from torch.autograd import graph
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -203,15 +203,8 @@ def test_a_request_that_is_not_met(tmp_path: Path, version: int) -> None:
 def test_a_fork_sleeps(tmp_path: Path) -> None:
     """A child that a run asleep forks is asleep, and reads requests for itself; its parent goes on."""
     path = tmp_path / "a.zarr"
-
-    def fork() -> None:
-        child = os.fork()
-        if child == 0:
-            train(arms(path, (1, ArmRequest(3, 4))))
-            os._exit(0)
-        os.waitpid(child, 0)
-
-    recorded(path, {0: fork}, asleep=True)
+    armed = arms(path, (1, ArmRequest(3, 4)))
+    recorded(path, {0: lambda: forked(lambda: train(armed))}, asleep=True)
     parent, child = open_trace(path).processes
     assert (parent.name, child.name[:11], child.state) == ("rank0/main", "rank0/fork:", "complete")
     assert [process.windows for process in (parent, child)] == [[(3, 4)], [(3, 4)]]
@@ -219,18 +212,10 @@ def test_a_fork_sleeps(tmp_path: Path) -> None:
 
 def test_a_process_without_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not recorded, as a note says, and is no difference to a run in which it was."""
-
-    def fork() -> None:
-        child = os.fork()
-        if child == 0:
-            torch.ones(3).sum()
-            os._exit(0)
-        os.waitpid(child, 0)
-
     path = tmp_path / "b.zarr"
     for name, at in (("a.zarr", {}), ("b.zarr", arms(path, (1, ArmRequest(3, 5))))):
         monkeypatch.setattr(forks, "number", 0)
-        recorded(tmp_path / name, {**at, 0: fork}, asleep=name == "b.zarr")
+        recorded(tmp_path / name, {**at, 0: lambda: forked(torch.ones(3).sum)}, asleep=name == "b.zarr")
     found = compared(tmp_path)
     assert (found.verdict, found.structure.only_a) == (Verdict.IDENTICAL, 0)
     why = "asleep: no op of rank0/fork:1 is recorded, as a process wakes when an optimizer step of it ends"

@@ -19,7 +19,6 @@ from rltrace.trace.read.names import layout_text
 
 tensors = pytest.importorskip("torch.distributed.tensor")
 pytestmark = [
-    pytest.mark.skipif(not distributed.is_available(), reason="this build of torch has no torch.distributed"),
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.usefixtures("group"),
 ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 
 import pytest
 import torch
-from recorded import Record
-from torch.utils._python_dispatch import TorchDispatchMode
+from children import in_thread
+from recorded import PassingMode, Record
 
 import rltrace
 from rltrace.recorder import current_session
@@ -59,23 +58,16 @@ def test_what_an_event_compares_is_in_the_chain_of_marked_rows_alone_and_evidenc
 
 def test_an_event_has_the_phase_that_the_program_is_in(record: Record) -> None:
     """Also under a mode of the program's own."""
-
-    class Passing(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            return func(*args, **(kwargs or {}))
-
     with record.block() as got, rltrace.phase("rollout"):
         read()
-        with Passing():
+        with PassingMode():
             assert read()
     assert [(row.kind, row.phase) for row in got.rows] == [(Kind.VALUE, Phase.ROLLOUT)] * 2
 
 
 def test_a_thread_without_an_op_yet_writes_its_events_into_a_stream_of_its_own(record: Record) -> None:
     with record.block(stream="rank0/main/thread:reader") as found:
-        thread = threading.Thread(target=read, name="reader")
-        thread.start()
-        thread.join()
+        in_thread("reader", read)
     assert [row.kind for row in found.rows] == [Kind.VALUE]
 
 

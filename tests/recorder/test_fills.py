@@ -7,17 +7,15 @@ with all fresh memory filled by one byte and once by another. Whatever differs r
 from __future__ import annotations
 
 import copy
-import ctypes
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
 import pytest
 import torch
 from engines import hide_modes
-from recorded import Record, Recorded
+from recorded import Record, Recorded, memory_filled
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,18 +27,6 @@ from rltrace.trace.format.schema import RowFlag
 
 Program = Callable[[], object]
 FILLS = (85, 170)
-M_PERTURB = -6
-"""glibc fills memory that it hands out with the complement of this byte."""
-
-
-@contextmanager
-def fresh_memory_is(byte: int) -> Iterator[None]:
-    libc = ctypes.CDLL(None)
-    assert libc.mallopt(M_PERTURB, byte)
-    try:
-        yield
-    finally:
-        libc.mallopt(M_PERTURB, 0)
 
 
 def fills_work() -> bool:
@@ -49,7 +35,7 @@ def fills_work() -> bool:
         return False
     seen = set()
     for byte in FILLS:
-        with fresh_memory_is(byte):
+        with memory_filled(byte):
             seen.add(torch.empty(1_000, dtype=torch.uint8)[-1].item())
     return len(seen) == 2
 
@@ -96,7 +82,7 @@ def truth(program: Program) -> tuple[list[str], set[int]]:
     for byte in FILLS:
         torch.manual_seed(0)
         hide_modes(Oracle)
-        with fresh_memory_is(byte), Oracle() as oracle:
+        with memory_filled(byte), Oracle() as oracle:
             program()
         logs.append(oracle.rows)
     assert [op for op, _ in logs[0]] == [op for op, _ in logs[1]]
@@ -105,7 +91,7 @@ def truth(program: Program) -> tuple[list[str], set[int]]:
 
 def recorded(record: Record, program: Program, byte: int, **options: object) -> Recorded:
     def seeded() -> None:
-        with fresh_memory_is(byte):
+        with memory_filled(byte):
             program()
 
     torch.manual_seed(0)

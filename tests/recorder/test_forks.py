@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from children import forked, in_thread
 from recorded import Recorded
 
 import rltrace
@@ -20,19 +20,6 @@ from rltrace.recorder import current_session
 from rltrace.recorder.base.process_names import fork_name
 from rltrace.recorder.session import session
 from rltrace.trace.read.reader import Trace, open_trace
-
-
-def forked(child: Callable[[], object]) -> int:
-    """Run ``child`` in a fork of this process; the status it ended with: 0, or 1 where it raised."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            child()
-            status = 0
-        finally:
-            os._exit(status)  # never into pytest's own ending
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def ops_of(trace: Trace) -> dict[str, list[str]]:
@@ -130,9 +117,7 @@ def test_a_fork_of_a_thread(tmp_path: Path) -> None:
     """The thread that forked is the child's main one."""
     with rltrace.record(tmp_path / "a.zarr"):
         torch.ones(3)
-        thread = threading.Thread(target=lambda: forked(lambda: torch.ones(2).cos()))
-        thread.start()
-        thread.join()
+        in_thread(None, lambda: forked(lambda: torch.ones(2).cos()))
     assert ops_of(open_trace(tmp_path / "a.zarr")) == {"rank0/main": ["ones"], "rank0/fork": ["ones", "cos"]}
 
 

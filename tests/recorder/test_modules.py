@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import sys
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from children import in_thread
 from recorded import Record, Row
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -246,9 +247,7 @@ def test_hooks_of_the_program_run_as_ever(record: Record) -> None:
 def test_a_thread_whose_first_op_is_inside_a_module(record: Record) -> None:
     """Its tensors came from another thread."""
     with record.block(stream="rank0/main/thread:actor") as got:
-        thread = threading.Thread(target=Block(), args=(torch.ones(1),), name="actor")
-        thread.start()
-        thread.join()
+        in_thread("actor", partial(Block(), torch.ones(1)))
     assert modules(got.rows) == ["Block.first", "Block", "Block.second", "Block"]
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from recorded import Record
+from recorded import PassingMode, Record
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 Program = Callable[[], Any]
 
@@ -441,12 +440,8 @@ def test_functions_that_ask_for_a_mode_see_none(record: Record, native_library: 
 def test_a_mode_of_the_program_is_seen(record: Record, native_library: Any, engine: str) -> None:
     """It changes the choice, as it does unrecorded; beside the recorder's, too."""
 
-    class Mode(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}))
-
     def program() -> Any:
-        with Mode():  # type: ignore[no-untyped-call]
+        with PassingMode():
             under = CHOOSING["eigvalsh"]()
         return under, CHOOSING["eigvalsh"]()
 

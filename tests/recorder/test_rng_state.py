@@ -6,23 +6,17 @@ import random
 import sys
 from array import array
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from recorded import Record, Recorded, recorder
+from recorded import Record, Recorded
 
 from rltrace.recorder.digests import rng_state
 from rltrace.recorder.digests.rng_state import all_states
 from rltrace.recorder.integrations.rng_snapshot import GeneratorStates
 from rltrace.trace.format.events import words_further
 from rltrace.trace.format.schema import UNTOUCHED, Generator, Step
-
-
-@pytest.fixture
-def record(tmp_path: Path) -> Record:
-    return recorder(tmp_path)
 
 
 def numbers(got: Recorded) -> list[tuple[str, int]]:

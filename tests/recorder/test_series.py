@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from children import in_thread
 from recorded import Recorded, series_of
 from torch import nn
 from torch.amp import GradScaler
@@ -219,9 +220,7 @@ def test_threads_have_series_of_their_own(record: Callable[..., Recorded]) -> No
             rltrace.watch("return", number)
 
         for number in range(2):
-            thread = threading.Thread(target=act, args=(number,), name=f"actor-{number}")
-            thread.start()
-            thread.join()
+            in_thread(f"actor-{number}", partial(act, number))
         rltrace.watch("return", 9)
 
     op, step = record(program), record(program, level="step")

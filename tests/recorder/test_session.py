@@ -15,7 +15,8 @@ from types import CodeType, FrameType
 
 import pytest
 import torch
-from recorded import Record, Recorded
+from children import forked, in_thread
+from recorded import PassingMode, Record, Recorded
 from torch import nn
 from torch.autograd import graph
 from torch.optim import optimizer as torch_optimizer
@@ -28,6 +29,7 @@ from rltrace.recorder import current_session
 from rltrace.recorder.base.background_thread import BackgroundThread
 from rltrace.recorder.base.options import RecordOptions
 from rltrace.recorder.session.session import recording
+from rltrace.recorder.session.torch_patches import NAMES
 from rltrace.recorder.session.window import OpWindow
 from rltrace.report.diff import verdict_document
 from rltrace.report.text import document_text
@@ -58,7 +60,7 @@ def patched() -> dict[str, object]:
         "thread": threading.Thread._bootstrap_inner,
         "numpy": torch.Tensor.numpy,
         "load": torch.load,
-        "sobol": torch._sobol_engine_draw,
+        **{name: getattr(torch, name) for name in NAMES},
         "scaler": torch.amp.GradScaler.step,
         "made": torch.amp.GradScaler.__init__,
         "updated": torch.amp.GradScaler.update,
@@ -99,7 +101,7 @@ def test_everything_patched_is_restored(record: Record, level: str, ending: str)
             record(program, level=level)
     assert patched() == before
     unchanged = {name for name, value in during[0].items() if value == before[name]}
-    of_ops = {"call", "start", "thread", "mode", "numpy", "sobol"}
+    of_ops = {"call", "start", "thread", "mode", "numpy", *NAMES}
     assert unchanged == {"threads"} | (set() if level == "op" else of_ops)
 
 
@@ -223,28 +225,20 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(tmp_path: 
 
 def test_a_fork_computes_on_and_is_a_process_of_its_own(tmp_path: Path) -> None:
     """``os.fork`` in the middle: the child computes the same numbers; the parent's part is whole and its own."""
+    expected = torch.ones(3).tan().tolist()
     with rltrace.record(tmp_path / "a.zarr"):
         x = torch.ones(3)
         x.sin()
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:  # ends without pytest's own ending
-            try:
-                p = nn.Parameter(torch.ones(2))
-                (nn.Sequential(nn.Tanh())(p) * 2).sum().backward()
-                torch.optim.SGD([p]).step()
-                thread = threading.Thread(target=lambda: torch.ones(2).exp())
-                thread.start()
-                thread.join()
-                os.write(writer, str(x.tan().tolist()).encode())
-            finally:
-                os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader) as answer:
-            text = answer.read()
-        os.waitpid(child, 0)
+
+        def child() -> None:
+            p = nn.Parameter(torch.ones(2))
+            (nn.Sequential(nn.Tanh())(p) * 2).sum().backward()
+            torch.optim.SGD([p]).step()
+            in_thread(None, lambda: torch.ones(2).exp())
+            assert x.tan().tolist() == expected
+
+        assert forked(child) == 0
         x.cos()
-    assert text == str(torch.ones(3).tan().tolist())
     got = Recorded(tmp_path / "a.zarr")
     assert got.ops == ["ones", "sin", "cos"]
     assert got.steps == []
@@ -253,9 +247,9 @@ def test_a_fork_computes_on_and_is_a_process_of_its_own(tmp_path: Path) -> None:
     _, child_part = got.trace.processes
     assert child_part.name.startswith("rank0/fork:")
     assert (child_part.state, len(child_part.steps)) == ("complete", 1)
-    forked = Recorded(tmp_path / "a.zarr", process=1)
-    assert forked.ops[0] == "ones"
-    assert forked.one("tan").inputs[0].digest == got.one("ones").outputs[0]  # from outside, as far as it goes
+    apart = Recorded(tmp_path / "a.zarr", process=1)
+    assert apart.ops[0] == "ones"
+    assert apart.one("tan").inputs[0].digest == got.one("ones").outputs[0]  # from outside, as far as it goes
     assert [stream.name.rpartition("/")[2] for stream in child_part.streams[1:]] == ["thread:<lambda>"]
 
 
@@ -297,15 +291,9 @@ def test_workers_of_a_loader_are_recorded(tmp_path: Path) -> None:
 
 def test_a_recording_may_begin_inside_of_another_mode(record: Record) -> None:
     """A mode of the program's own lies below; one that stays on top at the end is no trouble."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Mine(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            return func(*args, **(kwargs or {}))
-
-    with Mine():
+    with PassingMode():
         assert record(lambda: torch.ones(3).sin()).ops == ["ones", "sin"]
-    top = Mine()
+    top = PassingMode()
     with record.block() as got:
         torch.ones(3).sin()
         top.__enter__()
@@ -367,8 +355,6 @@ def test_on_another_thread(tmp_path: Path) -> None:
             ended.append(True)
 
     with recording(RecordOptions(str(tmp_path / "a.zarr"), until=1), force=False):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        in_thread(None, work)
     assert ended == [True]
     assert len(open_trace(tmp_path / "a.zarr").processes[0].steps) == 2

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from recorded import Record, Recorded, recorder
+from children import in_thread
+from recorded import Record, Recorded
 
 from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.base.settings import Settings
 from rltrace.trace.format.schema import SEGMENT_ROWS
-
-
-@pytest.fixture
-def record(tmp_path: Path) -> Record:
-    return recorder(tmp_path)
 
 
 @contextmanager
@@ -117,9 +111,7 @@ def test_a_program_without_steps(record: Record) -> None:
 def test_each_thread_has_its_own(record: Record) -> None:
     """Grad mode is of the thread: one without gradients changes nothing for another."""
     with record.block() as found:
-        other = threading.Thread(target=torch.no_grad()(torch.ones(1).exp), name="other")
-        other.start()
-        other.join()
+        in_thread("other", torch.no_grad()(torch.ones(1).exp))
         torch.ones(1).sin()
     assert settings_of(found, "sin")["grad_mode"] is True
     assert settings_of(Recorded(found.path, "rank0/main/thread:other"), "exp")["grad_mode"] is False

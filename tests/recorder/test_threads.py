@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from children import in_thread
 from recorded import Record, Recorded
 from torch import nn
 
@@ -21,12 +22,6 @@ from rltrace.diff.base.model import Verdict
 from rltrace.diff.happened_before import HappenedBefore, Instant
 from rltrace.trace.format.schema import Origin, Step
 from rltrace.trace.read.reader import open_trace
-
-
-def in_thread(name: str, work: Callable[[], object]) -> None:
-    thread = threading.Thread(target=work, name=name)
-    thread.start()
-    thread.join()
 
 
 def names(got: Recorded) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from children import forked
 from recorded import Record
 from torch import nn
 from torch.library import custom_op
@@ -307,18 +308,13 @@ def test_who_would_be_asked() -> None:
 
 def test_a_forked_child_begins_under_a_mode(tmp_path: Path) -> None:
     """Recording begins with its first op, in the middle of what the program asks about."""
-    import os
+
+    def child() -> None:
+        CALLS.clear()
+        with Mode():
+            x.sin()
+        assert CALLS == ["TensorBase.sin"]
 
     with rltrace.record(tmp_path / "a.zarr"):
         x = torch.ones(2)
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                CALLS.clear()
-                with Mode():
-                    x.sin()
-                status = int(CALLS != ["TensorBase.sin"])
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert forked(child) == 0

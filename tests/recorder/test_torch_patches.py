@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from recorded import Record
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from rltrace.recorder.session.torch_patches import NAMES
+from children import forked
+from recorded import PassingMode, Record
 
 
 class Plain(torch.Tensor):
@@ -128,22 +125,19 @@ def test_its_memory_is_followed(record: Record) -> None:
 
 def test_a_forked_child_makes_them_too(record: Record) -> None:
     """The mode it inherits is silent, and still there."""
+
+    def child() -> None:
+        assert Plain([1.0]).item() == 1.0
+
     with record.block():
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if Plain([1.0]).item() == 1.0 else 1)
-        assert os.waitpid(child, 0)[1] == 0
+        assert forked(child) == 0
 
 
 def test_a_mode_of_the_program_refuses_as_ever(record: Record) -> None:
     """What torch refuses without the recorder it refuses with it."""
 
-    class Mine(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}))
-
     def program() -> None:
-        with Mine(), pytest.raises(RuntimeError, match="already associated"):
+        with PassingMode(), pytest.raises(RuntimeError, match="already associated"):
             Plain(torch.ones(2))
 
     program()
@@ -198,10 +192,3 @@ def test_a_sobol_engine(record: Record, scramble: bool) -> None:
     state = got.named("_sobol_engine_scramble_" if scramble else "_sobol_engine_initialize_state_")[-1]
     assert [row.inputs[1].row for row in draw] == [state.index] * 3
     assert got.named("sin")[1].inputs[0].row == draw[1].index
-
-
-def test_replacements_are_restored(record: Record) -> None:
-    """After the recording torch is as before."""
-    before = [getattr(torch, name) for name in NAMES]
-    record(lambda: torch.ones(1))
-    assert [getattr(torch, name) for name in NAMES] == before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from children import forked
 from recorded import Record
 from torch import nn
 
@@ -235,11 +235,7 @@ def test_another_process_writes_shared_memory(record: Record) -> None:
 
     def hogwild(tensor: torch.Tensor, _: object, noise: int) -> None:
         tensor * 2
-        child = os.fork()
-        if child == 0:
-            poke(tensor, noise)
-            os._exit(0)
-        os.waitpid(child, 0)
+        forked(lambda: poke(tensor, noise))
         tensor * 3
 
     first = found(record, shared, hogwild)

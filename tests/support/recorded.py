@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import rltrace
 from rltrace.trace.format.row_hashes import row_hashes
@@ -205,6 +207,26 @@ class Record:
 def recorder(folder: Path) -> Record:
     """Records into fresh traces under ``folder``."""
     return Record(folder)
+
+
+class PassingMode(TorchDispatchMode):
+    """A mode of the program's own that changes nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def memory_filled(byte: int) -> Iterator[None]:
+    """What the C library allocates holds this byte (or its complement): it differs from run to run for certain."""
+    libc, perturb = ctypes.CDLL(None), -6  # M_PERTURB of glibc
+    if not hasattr(libc, "mallopt"):
+        pytest.skip("needs glibc")
+    assert libc.mallopt(perturb, byte)
+    try:
+        yield
+    finally:
+        libc.mallopt(perturb, 0)
 
 
 def texts(rows: Sequence[Row]) -> list[str]:

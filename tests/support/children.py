@@ -1,0 +1,27 @@
+"""Functions run to their end in a fork, or in a thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+
+def forked(child: Callable[[], object]) -> int:
+    """Run ``child`` in a fork of this process; the status it ended with: 0, or 1 where it raised."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            child()
+            status = 0
+        finally:
+            os._exit(status)  # never into pytest's own ending
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def in_thread(name: str | None, work: Callable[[], object]) -> None:
+    """Run ``work`` in a thread of this name; None: of the name that Python makes up."""
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    thread.join()
