@@ -25,13 +25,13 @@ def command(arguments: VerifyArguments) -> int:
     The trace of a killed program is sound: what was committed is there, and nothing else is promised.
     """
     from rltrace.errors import DamagedTraceError
-    from rltrace.extensions.archive.report import unreadable, verification_document
-    from rltrace.extensions.archive.verify import verify
+    from rltrace.extensions.archive.report import verification_document
+    from rltrace.extensions.archive.verify import Verification, verify
 
     try:
         found = verify(arguments.trace, _progress if progress_visible() else None)
     except DamagedTraceError as error:
-        found = unreadable(arguments.trace, str(error))
+        found = Verification(str(arguments.trace), (), 0, 0, (str(error),), ())
     emit_report(arguments.form, found, lambda: verification_document(found))
     return ExitCode.IDENTICAL if found.sound else ExitCode.DIVERGED
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from rltrace.diff.base.model import Verdict
 from rltrace.extensions.archive.verify import CheckedProcess, Verification
 from rltrace.report.document import Document, Fact
-from rltrace.trace.format.location import Location
 from rltrace.wording import counted
-
-
-def unreadable(path: Location, why: str) -> Verification:
-    """The result for a trace that cannot be read at all."""
-    return Verification(str(path), (), 0, 0, (why,), ())
 
 
 def verification_document(found: Verification) -> Document:

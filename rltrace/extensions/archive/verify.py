@@ -78,7 +78,8 @@ class StreamCheck:
         for row in sorted({row for row in marks.keys() | ends if row >= segment.first}):
             self._chains.advance_to(row)
             if row in marks and marks[row] != tuple(self._chains.digests()):
-                self._wrong(f"prefix digests at row {row} of {self._stream.name} do not match its rows")
+                self.damage.append(f"prefix digests at row {row} of {self._stream.name} do not match its rows")
+                self._chains = None
                 return
             self._check_steps(self._chains)
         self.proved = self._chains.rows
@@ -93,10 +94,6 @@ class StreamCheck:
             found = [step[column] for column in STEP_DIGESTS]
             if found != [prefix.structure, prefix.values, *expected]:
                 self.damage.append(f"digests of step {step[Step.STEP]} of {self._stream.name} do not match its rows")
-
-    def _wrong(self, text: str) -> None:
-        self.damage.append(text)
-        self._chains = None
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class CallSurvey:
 
 def survey_calls(process: ProcessTrace, steps: range | None) -> CallSurvey:
     """The distinct calls in the rows of these steps (None: all) for which a library may be called."""
-    survey, queryable = CallSurvey(), _Queryable(process)
+    survey, queryable = CallSurvey(), _queryable(process)
     for stream in process.streams:
         for segment in stream.segments:
             try:
@@ -91,7 +91,7 @@ def survey_calls(process: ProcessTrace, steps: range | None) -> CallSurvey:
 
 def _add_rows(
     survey: CallSurvey,
-    queryable: _Queryable,
+    queryable: NDArray[np.bool_],
     process: ProcessTrace,
     stream: StreamTrace,
     rows: Rows,
@@ -99,7 +99,7 @@ def _add_rows(
 ) -> None:
     column = rows.column(Column.STEP)
     idle = (rows.column(Column.FLAGS) & np.uint32(RowFlag.VIEW | RowFlag.ALLOCATION)) != 0
-    chosen = (rows.column(Column.KIND) == Kind.OP) & ~idle & queryable.of(rows.column(Column.OP))
+    chosen = (rows.column(Column.KIND) == Kind.OP) & ~idle & queryable[rows.column(Column.OP)]
     if steps is not None:
         chosen &= (column >= steps.start) & (column < steps.stop)
     at = np.flatnonzero(chosen)
@@ -122,16 +122,10 @@ def _add_rows(
             call.settings.append(int(settings[i]))
 
 
-class _Queryable:
-    """Operators that may call a library: those of ATen, but for elementwise ones."""
-
-    def __init__(self, process: ProcessTrace) -> None:
-        kernels = Kernels(Tables())
-        words = process.words
-        self._known = np.array([_may_call(words.op(i), kernels) for i in range(words.size("ops"))], bool)
-
-    def of(self, ops: Any) -> Any:
-        return self._known[ops]
+def _queryable(process: ProcessTrace) -> NDArray[np.bool_]:
+    """By id, which operators may call a library: those of ATen, but for elementwise ones."""
+    kernels, words = Kernels(Tables()), process.words
+    return np.array([_may_call(words.op(i), kernels) for i in range(words.size("ops"))], bool)
 
 
 def _may_call(name: str, kernels: Kernels) -> bool:

@@ -173,11 +173,9 @@ def _bar(first: float, end: float, count: int, state: StepState) -> Element:
     minimum = 0.0 if state is StepState.SAME else MIN_WIDTH
     width = f"{max(WIDE * (end - first) / count, minimum):.5g}"
     height = HEIGHTS[state]
-    return el("rect", x=_at(first, count), y=HIGH - height, width=width, height=height, class_=f"is-{state.value}")
-
-
-def _at(part: float, whole: float) -> str:
-    return f"{WIDE * part / whole:.5g}"
+    return el(
+        "rect", x=f"{WIDE * first / count:.5g}", y=HIGH - height, width=width, height=height, class_=f"is-{state.value}"
+    )
 
 
 # --- curves ---------------------------------------------------------------------------------------------------------

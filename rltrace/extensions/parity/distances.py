@@ -172,12 +172,13 @@ class _Measurement:
         if found.worst and _is_larger(found.largest_absolute, before.absolute):
             table = self.tensor.b
             worst = describe_row(table, int(self.tensor.pairs.b[pairs[found.worst[0].index[0]]]))
-        share = _share(found.largest_absolute, dtype, x, y)
+        share = None
         if dtype in FLOATS:
             numbers = [dtypes.numbers(dtype, side).astype(np.float64) for side in (x, y)]
-            finite = [float(np.max(np.abs(side), initial=0.0, where=np.isfinite(side))) for side in numbers]
+            largest = largest_magnitude(*numbers)
             apart = np.abs(numbers[0] - numbers[1]).max(axis=1)
-            self._shares[pairs] = np.where(np.isfinite(apart), apart / (max(finite) or 1.0), np.inf)
+            self._shares[pairs] = np.where(np.isfinite(apart), apart / (largest or 1.0), np.inf)
+            share = found.largest_absolute / largest if largest and found.largest_absolute is not None else None
         self._found = replace(
             before,
             absolute=larger(found.largest_absolute, before.absolute),
@@ -197,13 +198,9 @@ def tensor_size(rows: KeyedRows) -> int:
     return (dtypes.itemsize(rows.tensor.dtype) or 1) * prod(rows.tensor.shape)
 
 
-def _share(absolute: float | None, dtype: str, *sides: NDArray[Any]) -> float | None:
-    """A distance divided by the largest finite number of the rows."""
-    if absolute is None or dtype not in FLOATS:
-        return None
-    numbers = [np.abs(dtypes.numbers(dtype, side)).astype(np.float64) for side in sides]
-    largest = max(float(np.max(side, initial=0.0, where=np.isfinite(side))) for side in numbers)
-    return absolute / largest if largest > 0 else None
+def largest_magnitude(*sides: NDArray[np.float64]) -> float:
+    """The largest one that is finite."""
+    return max(float(np.max(np.abs(side), initial=0.0, where=np.isfinite(side))) for side in sides)
 
 
 def larger(x: Any, y: Any) -> Any:

@@ -68,7 +68,7 @@ def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers)
             at = modules.index(counted if given is None else given.module)
             found.append((at, given is None, _origin(own, inside, given, modules, (a, b), ranks)))
     ordered = [origin for *_, origin in sorted(found, key=lambda one: one[:2])]
-    given_first = _given_origin(modules, a, b, ranks)
+    given_first = _given_origin(modules, a, b)
     if given_first is not None:
         return [given_first, *(origin for origin in ordered if origin.path != given_first.path)]
     return ordered or _input_origins(modules, a, b, ranks)
@@ -249,7 +249,7 @@ def _first_row(counted: Counted) -> tuple[PairedTensor, int]:
 # --- inputs that differ before any output -----------------------------------------------------------------------------
 
 
-def _given_origin(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers) -> ModuleOrigin | None:
+def _given_origin(modules: Sequence[Counted], a: Keying, b: Keying) -> ModuleOrigin | None:
     """The first module that is given other integers (positions, a mask, ids) for a token of which nothing differed
     before: so they are none that the model computed, such as the experts of a router.
     """
@@ -310,13 +310,11 @@ def _input_origin(
     calls, counts = calls_of(tensor, at), (rows, len(tensor.pairs.ids))
     outer = a.call_range.parent(calls[0]), b.call_range.parent(calls[1])
     name, path = tensor.name.b or "its input", counted.result.path
-    grid = b.grid(calls[1])
-    if None in outer and grid is not None and grid.ids is not None and tensor.dtype.b not in WHOLE_NUMBERS:
-        text = f"{name} of {path.b} differs already, and what computes it is not compared"
-        first = FirstOp(Pair(None, None), (), Reason.INPUTS, text)
-        return _module_origin(path, counts, calls, place, first, own=False)
     if outer[0] is None or outer[1] is None:
+        grid = b.grid(calls[1])
         text = f"{name} of {path.b}, which the program passes in, differs between the two sides"
+        if grid is not None and grid.ids is not None and tensor.dtype.b not in WHOLE_NUMBERS:
+            text = f"{name} of {path.b} differs already, and what computes it is not compared"
         first = FirstOp(Pair(None, None), (), Reason.INPUTS, text)
         return _module_origin(path, counts, calls, place, first, own=False)
     first = _first_leading(tensor, at, modules, sides, ranks)

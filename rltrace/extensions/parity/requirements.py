@@ -42,10 +42,6 @@ class Requirement:
     def __str__(self) -> str:
         return self.what.value if self.limit is None else f"{self.what.value}<{self.limit:g}"
 
-    @property
-    def about_gap(self) -> bool:
-        return self.what is not Measure.BITWISE
-
 
 def parse_requirement(text: str) -> Requirement:
     """``bitwise``, ``logprob<1e-3``, ``logprob-mean<1e-4``, ``kl<1e-6``. Raises UsageError."""
@@ -87,7 +83,7 @@ def holds(requirement: Requirement, gap: Gap | None) -> bool | None:
 def judge(requirements: Sequence[Requirement], parity: Parity, gap: Gap | NoGap | None) -> tuple[Required, ...]:
     """``gap``: of the log-probabilities; None: it was not computed."""
     return tuple(
-        _about_gap(one, gap) if one.about_gap else Required(str(one), BITWISE[parity.verdict], parity.why)
+        Required(str(one), BITWISE[parity.verdict], parity.why) if one.limit is None else _about_gap(one, gap)
         for one in requirements
     )
 

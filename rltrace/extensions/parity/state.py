@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from rltrace.diff.base.model import Pair
 from rltrace.diff.metrics.distances import FLOATS, Distances, measure
 from rltrace.errors import HoleError, UsageError
+from rltrace.extensions.parity.distances import largest_magnitude
 from rltrace.extensions.parity.module_names import match_names
 from rltrace.trace.format import dtypes
 from rltrace.trace.format.shards import Shard, ShardKind
@@ -187,18 +188,13 @@ class TensorId(NamedTuple):
     key: str
 
     def __str__(self) -> str:
-        return described(self.kind, self.name, self.key)
-
-
-def described(kind: ShardKind, name: str, key: str) -> str:
-    """``gradient of Net.up.weight``."""
-    what = {
-        ShardKind.BEFORE: "parameter {name} before the step",
-        ShardKind.GRADIENT: "gradient of {name}",
-        ShardKind.STATE: "optimizer state {key} of {name}",
-        ShardKind.AFTER: "parameter {name} after the step",
-    }[kind]
-    return what.format(name=name, key=key)
+        """``gradient of Net.up.weight``."""
+        return {
+            ShardKind.BEFORE: f"parameter {self.name} before the step",
+            ShardKind.GRADIENT: f"gradient of {self.name}",
+            ShardKind.STATE: f"optimizer state {self.key} of {self.name}",
+            ShardKind.AFTER: f"parameter {self.name} after the step",
+        }[self.kind]
 
 
 @dataclass(frozen=True)
@@ -511,7 +507,7 @@ class _Comparison:
             difference = np.asarray(np.abs(x - y))
         unlike = ~np.isfinite(difference) & ~_same_numbers(pair)
         difference[~np.isfinite(difference)] = 0.0
-        largest = _largest(x, y)
+        largest = largest_magnitude(x, y)
         allowed = self._allowed(step, kind, key, name, wholes)
         with np.errstate(divide="ignore", invalid="ignore"):
             excess = np.where(difference > 0, difference / allowed, 0.0)
@@ -564,7 +560,8 @@ class _Comparison:
             return np.full(pair.a.raw.shape, measured)
         factor = 2.0 if kind is ShardKind.STATE else 1.0  # it may hold squares
         return np.full(
-            pair.a.raw.shape, factor * self._relative_bound(step, pair) * _largest(pair.a.numbers, pair.b.numbers)
+            pair.a.raw.shape,
+            factor * self._relative_bound(step, pair) * largest_magnitude(pair.a.numbers, pair.b.numbers),
         )
 
     def _from_reference(self, step: int, kind: ShardKind, key: str, name: Pair[str], pair: WholePair) -> float | None:
@@ -581,7 +578,7 @@ class _Comparison:
         if exact.raw.shape != pair.a.raw.shape:
             raise UsageError(f"{source.path} (the reference) has another shape of {name.a} than A")
         distance = float(np.max(np.abs(pair.a.numbers - exact.numbers), initial=0.0))
-        return FACTOR * max(distance, self._unit(pair) * _largest(pair.a.numbers))
+        return FACTOR * max(distance, self._unit(pair) * largest_magnitude(pair.a.numbers))
 
     def _allowed_update(self, step: int, name: Pair[str], wholes: Wholes) -> Numbers:
         """Of each element of a parameter after the step, what the differences before it and of the gradient explain.
@@ -659,10 +656,10 @@ class _Comparison:
             one = self._replicas[0]
             return (
                 f"ranks {one.ranks[0]} and {one.ranks[1]} of {one.side.upper()} hold different copies of the"
-                f" {described(one.kind, one.name, one.key)}"
+                f" {TensorId(one.kind, one.name, one.key)}"
             )
         unexplained = sum(not tensor.explained for tensor in self._tensors)
-        what = described(beyond.kind, str(beyond.name.b), beyond.key)
+        what = TensorId(beyond.kind, str(beyond.name.b), beyond.key)
         return (
             f"the {what}, at step {beyond.step}, is the first of {unexplained:,} tensors whose difference cannot be"
             " explained by another order of sums"
@@ -685,11 +682,6 @@ def _same(pair: WholePair) -> bool:
 def _same_numbers(pair: WholePair) -> NDArray[np.bool_]:
     x, y = pair.a.numbers, pair.b.numbers
     return np.asarray((x == y) | (np.isnan(x) & np.isnan(y)))
-
-
-def _largest(*sides: Numbers) -> float:
-    """The largest finite magnitude."""
-    return max(float(np.max(np.abs(side), initial=0.0, where=np.isfinite(side))) for side in sides)
 
 
 def _measured(pair: WholePair) -> Distances:

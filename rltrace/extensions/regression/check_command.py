@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -31,9 +30,6 @@ from rltrace.commands.diff import status_of
 from rltrace.errors import UsageError
 from rltrace.launch.command import CommandLookup, look_up, trace_stem
 from rltrace.recorder.base.options import Window, steps_text
-
-if TYPE_CHECKING:
-    from rltrace.extensions.regression.check import CheckResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +67,8 @@ def command(arguments: CheckArguments) -> int:
         raise UsageError("--in-place runs one after another; leave out --jobs, or let each run have a copy")
     require_executable(command[0])
     from rltrace.extensions.regression.check import CheckPlan, check
+    from rltrace.report.brief import brief_groups
+    from rltrace.report.groups import groups_document, run_groups
 
     until = () if arguments.until is None else ("--until", str(arguments.until))
     steps = () if arguments.steps is None else ("--steps", steps_text(arguments.steps))
@@ -92,13 +90,6 @@ def command(arguments: CheckArguments) -> int:
         narrate(f"{arguments.runs} runs, traces in {plan.output}")
     count = run_counter(arguments.runs + plan.control)
     checked = check(plan, (lambda text: None) if arguments.quiet else (lambda text: narrate(f"{text}{count()}")))
-    return _emit(checked, arguments)
-
-
-def _emit(checked: CheckResult, arguments: CheckArguments) -> int:
-    from rltrace.report.brief import brief_groups
-    from rltrace.report.groups import groups_document, run_groups
-
     status, found = status_of(checked.grouping), run_groups(checked.grouping, checked.runs, checked.control)
     emit_result(
         arguments.form,

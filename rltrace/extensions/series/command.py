@@ -86,13 +86,9 @@ def _of_pair(a: TraceSeries, trace_a: Trace, b: TraceSeries, trace_b: Trace, tol
     return PairSeries(a.path, b.path, *found)
 
 
-def _by_key(trace: TraceSeries) -> dict[tuple[object, ...], Series]:
-    return {series.key: series for series in trace.series}
-
-
 def _both(a: TraceSeries, b: TraceSeries) -> list[tuple[Series, Series]]:
-    own, others = _by_key(a), _by_key(b)
-    return [(series, others[key]) for key, series in own.items() if key in others]
+    others = {series.key: series for series in b.series}
+    return [(series, others[series.key]) for series in a.series if series.key in others]
 
 
 def _text(loaded: list[TraceSeries], pairs: list[PairSeries], color: bool) -> str:

@@ -33,7 +33,6 @@ from rltrace.trace.format.activation_rows import ModuleCall, Part
 
 
 Floats = NDArray[np.float64]
-GapNumbers = NDArray[np.int64]
 
 LISTED = 10
 """Tokens that are listed one by one."""
@@ -166,7 +165,7 @@ def portions(distances: Floats) -> tuple[Portion, ...]:
     )
 
 
-def log_probabilities(logits: NDArray[np.floating], tokens: GapNumbers) -> Floats:
+def log_probabilities(logits: NDArray[np.floating], tokens: Numbers) -> Floats:
     """[rows]: of one token in each row of ``logits`` [rows, vocabulary], by a log-softmax in float64.
 
     NaN where a token is not in the vocabulary.

@@ -16,15 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.extensions.parity.call_range import FLOATS, around, finds_call, flat_rows, ops_in
-from rltrace.extensions.parity.impact.logprobs import Policy
+from rltrace.extensions.parity.impact.logprobs import Floats, Policy
 from rltrace.extensions.parity.matching.row_keying import Keyed, KeyedRows
 from rltrace.extensions.parity.matching.row_pairs import KeyedTable, pair, table_of
 from rltrace.extensions.parity.token_keys import NONE, Numbers
 from rltrace.selectors import Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
-
-Floats = NDArray[np.float64]
-RoutingNumbers = NDArray[np.int64]
 
 LISTED = 10
 """Flipped decisions that are listed one by one."""
@@ -49,7 +46,7 @@ class RoutingOutcome(StrEnum):
 class Decisions:
     """The decisions of one router for n tokens."""
 
-    experts: RoutingNumbers
+    experts: Numbers
     """[n, k], as ``topk`` ordered them."""
     weights: Floats | None = None
     """[n, k]: their scores; None: not recorded."""
@@ -372,11 +369,11 @@ class _Reader:
         self._table = table
         self._at = at
         experts = self._read([one.experts.tensor for one in decided])
-        self.experts: NDArray[np.int64] | None = None if experts is None else experts.astype(np.int64)
+        self.experts: Numbers | None = None if experts is None else experts.astype(np.int64)
         self.weights = self._numbers([one.weights for one in decided])
         self.scores = self._numbers([one.scores for one in decided])
 
-    def _numbers(self, tensors: Sequence[ActivationRows | None]) -> NDArray[np.float64] | None:
+    def _numbers(self, tensors: Sequence[ActivationRows | None]) -> Floats | None:
         found = self._read(tensors)
         return None if found is None else found.astype(np.float64)
 

@@ -28,12 +28,6 @@ class Effects:
     """Routing that was not compared, and why."""
 
 
-def names_of(compared: Compared) -> Names:
-    """(A's path, B's) of the modules that were matched."""
-    pairs = (module.paired.path for module in compared.modules)
-    return [(pair.a, pair.b) for pair in pairs if pair.a is not None and pair.b is not None]
-
-
 def _gap(a: Policy, b: Policy, logprobs: str | None, names: Names) -> Gap | str:
     if logprobs is None:
         found = gap_of_logits(a, b, names)
@@ -48,7 +42,8 @@ def effects_of(compared: Compared, logprobs: str | None = None, routing: str | N
     Raises UsageError where a selector finds nothing.
     """
     a, b = Policy(compared.a, compared.ranks), Policy(compared.b)
-    names = names_of(compared)
+    matched = (module.paired.path for module in compared.modules)
+    names = [(pair.a, pair.b) for pair in matched if pair.a is not None and pair.b is not None]
     gap = _gap(a, b, logprobs, names)
     if logprobs is not None and isinstance(gap, str):
         raise UsageError(f"--logprobs {logprobs}: {gap}")

@@ -115,12 +115,9 @@ def is_plain(tensor: Tensor) -> bool:
 
 def largest_in(table: RowTable, rows: SharedRows) -> int:
     """The largest number among A's rows, of integers."""
-    values = [table.rows(number, own).max(initial=0) for number, own in _by_source(rows)]
+    found = rows.found
+    values = (table.rows(n, found.row[found.source == n]).max(initial=0) for n in np.unique(found.source).tolist())
     return int(max(values, default=0))
-
-
-def _by_source(rows: SharedRows) -> list[tuple[int, Numbers]]:
-    return [(int(n), rows.found.row[rows.found.source == n]) for n in np.unique(rows.found.source)]
 
 
 def _check(table: RowTable, tensor: Tensor, rows: SharedRows) -> None:
@@ -402,7 +399,7 @@ class _CallPatches:
         call = self._passes.begin(path, type(module).__name__, depth, arguments)
         if call.module is None or OUTPUT not in self._injector.places.get(call.module, ()):
             return _OpenCall(call)
-        return _OpenCall(call, module, _versions(tensor for _, tensor in arguments))
+        return _OpenCall(call, module, {address_of(tensor): _version(tensor) for _, tensor in arguments})
 
     def _end(self, open_call: _OpenCall, result: Any) -> None:
         call = open_call.call
@@ -434,10 +431,6 @@ class _OpenCall(NamedTuple):
     """None: nothing is injected into its outputs."""
     versions: Mapping[int, int] = {}
     """Of its inputs, by address."""
-
-
-def _versions(tensors: Iterator[Tensor]) -> dict[int, int]:
-    return {address_of(tensor): _version(tensor) for tensor in tensors}
 
 
 def _version(tensor: Tensor) -> int:

@@ -5,7 +5,7 @@ Owns the counts, and the rule when a replay is complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 
@@ -123,18 +123,12 @@ class PatchCounts:
 
 def account_of(trace: Trace, table: RowTable) -> RowAccount:
     """The account of a whole replay, of all its processes. One without an account has injected nothing."""
-    accounts = [account_in(process, PROVIDER, RowAccount) for process in trace.processes]
-    return added([PatchCounts(table.selected).account(), *(account for account in accounts if account is not None)])
-
-
-def added(accounts: Sequence[RowAccount]) -> RowAccount:
-    """The accounts of several processes as one."""
-    found: dict[tuple[str, str], ModuleRows] = {}
-    for account in accounts:
-        for module in account.modules:
-            known = found.get((module.module, module.op))
-            found[module.module, module.op] = module if known is None else _joined(known, module)
-    return RowAccount(tuple(found.values()))
+    counts = PatchCounts(table.selected)
+    for process in trace.processes:
+        account = account_in(process, PROVIDER, RowAccount)
+        for rows in () if account is None else account.modules:
+            counts.add(rows)
+    return counts.account()
 
 
 def _joined(a: ModuleRows, b: ModuleRows) -> ModuleRows:

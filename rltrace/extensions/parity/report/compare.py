@@ -153,14 +153,9 @@ CAUSES = {
 }
 
 HEADLINES = {
-    ParityVerdict.BITWISE: "BITWISE EQUAL",
-    ParityVerdict.DIFFERS: "DIFFERS",
-    ParityVerdict.UNDECIDED: "UNDECIDED",
-}
-VERDICTS = {
-    ParityVerdict.BITWISE: Verdict.IDENTICAL,
-    ParityVerdict.DIFFERS: Verdict.DIVERGED,
-    ParityVerdict.UNDECIDED: Verdict.UNKNOWN,
+    ParityVerdict.BITWISE: ("BITWISE EQUAL", Verdict.IDENTICAL),
+    ParityVerdict.DIFFERS: ("DIFFERS", Verdict.DIVERGED),
+    ParityVerdict.UNDECIDED: ("UNDECIDED", Verdict.UNKNOWN),
 }
 HOLDS = {True: "holds", False: "FAILS", None: "undecided"}
 """By whether a requirement holds."""
@@ -172,16 +167,18 @@ SHOWN = 40
 def parity_document(report: ParityReport) -> Document:
     """The first module that diverges, why, what it amounts to, all modules, and what was not compared."""
     parity = report.parity
+    dtypes = (Fact(Code(str(one.path.b)), one.dtype) for one in parity.compared if one.dtype is not None)
+    others = (f"{one.path.b}: {part_of(one.rows, one.of)}, {one.explanation}." for one in parity.origins[1:])
     sections = (
         Section("first", _title(parity), facts=tuple(_first(parity))),
         *effects_sections(report.effects),
         Section(
             "others",
             "Other modules that diverge independently, on rows that agree up to them",
-            tuple(map(_other, parity.origins[1:])),
+            tuple(others),
         ),
         _modules(parity),
-        Section("dtypes", "Modules whose outputs have different dtypes", (), tuple(_dtypes(parity)), Form.TABLE),
+        Section("dtypes", "Modules whose outputs have different dtypes", (), tuple(dtypes), Form.TABLE),
         Section("twice", "What one side computed more than once", tuple(_repeated(parity))),
         _uncompared(parity),
         Section("names", "Names", sentences(*_unmatched(parity))),
@@ -191,8 +188,7 @@ def parity_document(report: ParityReport) -> Document:
     )
     first = parity.first
     return Document(
-        HEADLINES[parity.verdict],
-        VERDICTS[parity.verdict],
+        *HEADLINES[parity.verdict],
         scope="" if first is None else f"from {first.path.b} on",
         lead=(
             *sentences(
@@ -227,12 +223,9 @@ def _missing(side: ParitySide, other: str) -> Iterator[str]:
 
 
 def _title(parity: Parity) -> str:
-    given = parity.first is not None and parity.first.reason is Reason.INPUTS
-    return (
-        "First module that is given something else"
-        if given
-        else "First module whose inputs agree and whose outputs differ"
-    )
+    if parity.first is not None and parity.first.reason is Reason.INPUTS:
+        return "First module that is given something else"
+    return "First module whose inputs agree and whose outputs differ"
 
 
 UNEXPLAINED = 1_000.0
@@ -298,10 +291,6 @@ def _pair_of_ops(label: str, pair: Pair[ParityOp]) -> Iterator[Fact]:
     shown = pair.b or pair.a
     if shown is not None and shown.site is not None:
         yield Fact("site", shown.site)
-
-
-def _other(origin: ModuleOrigin) -> str:
-    return f"{origin.path.b}: {part_of(origin.rows, origin.of)}, {origin.explanation}."
 
 
 def cause_text(origin: ModuleOrigin) -> str:
@@ -377,12 +366,6 @@ def _module(module: ModuleResult, root: str, *, is_origin: bool) -> tuple[Inline
     ulp = "" if distance is None or distance.ulp is None else f"{distance.ulp:,}"
     name = path.removeprefix(f"{root}.") if root else path
     return (f"{mark} ", Code(name)), *map(Number, (f"{module.rows:,}", f"{module.differing:,}", largest, ulp))
-
-
-def _dtypes(parity: Parity) -> Iterator[Fact]:
-    for module in parity.compared:
-        if module.dtype is not None:
-            yield Fact(Code(str(module.path.b)), module.dtype)
 
 
 def _repeated(parity: Parity) -> Iterator[str]:

@@ -12,7 +12,7 @@ from rltrace.extensions.parity.state import (
     StateSide,
     StateTensor,
     StateVerdict,
-    described,
+    TensorId,
 )
 from rltrace.report.document import ALL, Code, Document, Fact, Inline, Number, Section
 from rltrace.trace.format.shards import ShardKind
@@ -75,7 +75,7 @@ def _first(found: StateComparison) -> Section:
     dtypes = first.dtype.a if first.dtype.a == first.dtype.b else f"{first.dtype.a} in A, {first.dtype.b} in B"
     renamed = "" if first.name.a == first.name.b else f" ({first.name.a} in A)"
     facts = (
-        Fact("tensor", (Code(described(first.kind, str(first.name.b), first.key)), renamed)),
+        Fact("tensor", (Code(str(TensorId(first.kind, str(first.name.b), first.key))), renamed)),
         Fact("when", f"optimizer step {first.step}"),
         Fact("shape", f"{list(first.shape)} {dtypes}, {counted(first.differing, 'element')} differ"),
         Fact("distance", _distance(first)),
@@ -129,7 +129,7 @@ def _row(tensor: StateTensor) -> tuple[Inline, ...]:
 def _replicas(found: StateComparison) -> Iterator[str]:
     for one in found.replicas:
         yield sentence(
-            f"{described(one.kind, one.name, one.key)} at step {one.step}: ranks {one.ranks[0]} and {one.ranks[1]} of"
+            f"{TensorId(one.kind, one.name, one.key)} at step {one.step}: ranks {one.ranks[0]} and {one.ranks[1]} of"
             f" {one.side.upper()} differ; that of rank {one.ranks[0]} was compared"
         )
 
@@ -137,6 +137,4 @@ def _replicas(found: StateComparison) -> Iterator[str]:
 def _uncompared(found: StateComparison) -> list[str]:
     only = [f"parameter {name}: only A has it" for name in found.only_a]
     only += [f"parameter {name}: only B has it" for name in found.only_b]
-    return only + [
-        f"{described(one.kind, one.name, one.key)} at step {one.step}: {one.why}" for one in found.uncompared
-    ]
+    return only + [f"{TensorId(one.kind, one.name, one.key)} at step {one.step}: {one.why}" for one in found.uncompared]

@@ -91,8 +91,7 @@ def _of_module(module: str, arguments: ReproArguments) -> Repro:
     from rltrace.selectors import parse_selectors
     from rltrace.trace.read.reader import open_trace
 
-    opened = open_trace(arguments.trace)
-    process, ops, _ = find_sequence(opened, arguments.process)
+    process, ops, _ = find_sequence(open_trace(arguments.trace), arguments.process)
     import_modules(arguments.imports)
     wanted = ops_of(process, ops, parse_selectors([f"module={module}", f"module={module}.*"]))
     if not wanted:

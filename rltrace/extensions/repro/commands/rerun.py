@@ -38,26 +38,15 @@ def command(arguments: RerunArguments) -> int:
       rltrace record --rerunnable all --steps 40:41 --until 40 -o step.zarr -- python train.py
       rltrace rerun step.zarr
     """
-    from rltrace.trace.read.reader import open_trace
-
-    opened = open_trace(arguments.trace)
-    process, ops, selectors = find_sequence(opened, arguments.name)
-    return _rerun_ops(process, ops, selectors, arguments)
-
-
-def _rerun_ops(
-    process: ProcessTrace,
-    ops: list[SequenceOp],
-    selectors: list[str],
-    arguments: RerunArguments,
-) -> int:
     from rltrace.extensions.repro.op_sequence import SequenceRun, ops_not_run
     from rltrace.extensions.repro.report import rerun_document
     from rltrace.extensions.repro.rerun_result import rerun_result
     from rltrace.rerun.recorded_op import import_modules
     from rltrace.selectors import parse_selectors
     from rltrace.trace.format.schema import Column
+    from rltrace.trace.read.reader import open_trace
 
+    process, ops, selectors = find_sequence(open_trace(arguments.trace), arguments.name)
     import_modules(arguments.imports)
     not_run = ops_not_run(process, ops, parse_selectors(selectors))
     result = rerun_result(process, SequenceRun(process).run(ops), not_run)
