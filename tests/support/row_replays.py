@@ -78,6 +78,5 @@ def rows_block(
 def replay_rows(generated: Generated, path: Path, inject: Any, policy: Any, orders: Any, *, weights: bool) -> Replayed:
     with rows_block(generated.path, inject, path, weights=weights, force=True) as made:
         trained = train(policy, generated.rollout, [list(order) for order in orders])
-    assert made.account is not None
     assert open_trace(path).holes == ()
     return Replayed(made.account, trained, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -29,8 +30,13 @@ FED = 17
 """Tokens that the generator is fed: all but the last of the longest sequence; the others' ends go on with padding."""
 
 
-def record(path: Path, program: Callable[[], object], *, rows: str = "all", values: str = "module=*") -> Path:
-    with rltrace.record(path, rows=rows, values=values):  # type: ignore[operator]
+def record(path: Path) -> AbstractContextManager[Any]:
+    context: AbstractContextManager[Any] = rltrace.record(path, rows="all", values="module=*")
+    return context
+
+
+def recorded(path: Path, program: Callable[[], object]) -> Path:
+    with record(path):
         program()
     return path
 
@@ -39,14 +45,12 @@ def compared(a: Path, b: Path | None = None, asked: ParityOptions | None = None)
     return compare(*open_ranges(parse_given(str(a), [], "a"), parse_given(str(b or a), [], "b")), asked)
 
 
-def of_one_trace(path: Path, model: Policy, sequences: list[list[int]] = SEQUENCES) -> Parity:
+def of_one_trace(path: Path, model: nn.Module, sequences: list[list[int]] = SEQUENCES) -> Parity:
     """The model's generator and its trainer, one after the other."""
-
-    def program() -> None:
+    with record(path / "t.zarr"):
         generate(model, SEQUENCES, PROMPTS)
         train(model, sequences)
-
-    return compared(record(path / "t.zarr", program)).parity
+    return compared(path / "t.zarr").parity
 
 
 def test_programs_that_agree_are_bitwise_equal(tmp_path: Path) -> None:
@@ -108,15 +112,13 @@ def test_the_same_numbers_in_another_dtype_are_not_bitwise_equal(tmp_path: Path)
 @pytest.mark.parametrize("on", ["both sides", "one side"])
 def test_dropout_that_was_left_on_is_named(tmp_path: Path, on: str) -> None:
     """Random numbers are the cause, whether one side draws them or both."""
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = policy()
         model.keep = nn.Dropout(0.5)  # type: ignore[assignment]
         model.train(on == "both sides")
         generate(model, SEQUENCES, PROMPTS)
         train(model.train(), SEQUENCES)
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert parity.first is not None
     assert (parity.first.path.a, parity.first.reason) == ("Policy.keep", Reason.RNG)
     assert "draws random numbers" in parity.first.explanation
@@ -134,8 +136,8 @@ def test_two_programs_with_other_names(tmp_path: Path) -> None:
             out: torch.Tensor = self.policy(*given)
             return out
 
-    a = record(tmp_path / "a.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
-    b = record(tmp_path / "b.zarr", lambda: train(Trainer(), SEQUENCES))
+    a = recorded(tmp_path / "a.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
+    b = recorded(tmp_path / "b.zarr", lambda: train(Trainer(), SEQUENCES))
     parity = compared(a, b).parity
     assert parity.verdict is ParityVerdict.BITWISE
     assert [(pair.a, pair.b) for pair in parity.renamed] == [("Policy", "Trainer.policy")]
@@ -144,30 +146,26 @@ def test_two_programs_with_other_names(tmp_path: Path) -> None:
 
 def test_other_weights_are_the_cause(tmp_path: Path) -> None:
     """One number of one layer is another, as where a generator was not given the last update."""
-
-    def trainer() -> None:
+    a = recorded(tmp_path / "a.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
+    with record(tmp_path / "b.zarr"):
         model = policy()
         with torch.no_grad():
             model.layers[1].up.weight[0, 0] += 1
         train(model, SEQUENCES)
-
-    a = record(tmp_path / "a.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
-    parity = compared(a, record(tmp_path / "b.zarr", trainer)).parity
+    parity = compared(a, tmp_path / "b.zarr").parity
     assert parity.first is not None
     assert (parity.first.path.a, parity.first.reason) == ("Policy.layers.1.up", Reason.WEIGHTS)
 
 
 def test_what_the_programs_hand_in_is_compared_too(tmp_path: Path) -> None:
     """Positions that begin elsewhere: no module parts by itself, and the inputs are named."""
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = policy()
         generate(model, SEQUENCES, PROMPTS)
         ids = torch.tensor([SEQUENCES[0]])
         mask = torch.ones_like(ids)
         model(ids, mask, torch.arange(ids.shape[1])[None] * 2).sum().backward()
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert parity.verdict is ParityVerdict.DIFFERS
     assert parity.first is not None
     assert (parity.first.reason, parity.first.path.b) == (Reason.INPUTS, "Policy")
@@ -183,17 +181,13 @@ def fused_points(call: Called) -> list[Point]:
     return [(Part.OUTPUT, name, part) for name, part in zip(names, call.result.chunk(2, -1), strict=True)]
 
 
-def compared_by_parts(folder: Path, engine: torch.nn.Module, trainer: torch.nn.Module) -> Any:
-    """A sequence sampled by one and learned by the other, with the points of fused modules."""
-    sources.add(points=fused_points)
+def of_one_sequence(folder: Path, engine: nn.Module, trainer: nn.Module) -> Parity:
+    """A sequence sampled by one and learned by the other."""
     ids = torch.tensor(SEQUENCES[0])[None]
-
-    def sample() -> None:
-        with torch.no_grad():
-            engine(ids)
-
-    a = record(folder / "a.zarr", sample)
-    return compared(a, record(folder / "b.zarr", lambda: trainer(ids).sum().backward())).parity
+    with record(folder / "a.zarr"), torch.no_grad():
+        engine(ids)
+    b = recorded(folder / "b.zarr", lambda: trainer(ids).sum().backward())
+    return compared(folder / "a.zarr", b).parity
 
 
 def test_a_fused_module_is_compared_by_its_parts(tmp_path: Path) -> None:
@@ -201,7 +195,8 @@ def test_a_fused_module_is_compared_by_its_parts(tmp_path: Path) -> None:
     engine, trainer = fused_and_split()
     with torch.no_grad():
         trainer.layer.up.weight[0, 0] += 1  # type: ignore[union-attr]
-    parity = compared_by_parts(tmp_path, engine, trainer)
+    sources.add(points=fused_points)
+    parity = of_one_sequence(tmp_path, engine, trainer)
     rows = {one.path.a: (one.rows, one.differing > 0) for one in parity.modules}
     assert (rows["Layered.layer.gate"], rows["Layered.layer.up"]) == ((6, False), (6, True))
     assert [(one.path.b, one.reason) for one in parity.origins] == [("Layered.layer.up", Reason.UNKNOWN)]
@@ -213,7 +208,8 @@ def test_what_a_part_explains_is_no_finding_of_the_whole(tmp_path: Path) -> None
     (engine, _), (trainer, _) = fused_and_split(), fused_and_split()
     with torch.no_grad():
         trainer.layer.both.weight[-1, 0] += 1  # type: ignore[union-attr]
-    parity = compared_by_parts(tmp_path, engine, trainer)
+    sources.add(points=fused_points)
+    parity = of_one_sequence(tmp_path, engine, trainer)
     assert [one.path.b for one in parity.origins] == ["Layered.layer.up"]
 
 
@@ -232,12 +228,9 @@ def test_other_positions_come_before_what_modules_make_of_them(tmp_path: Path) -
     rest.load_state_dict(first.state_dict())
     twisted: Any = rest.layers[0].attention
     twisted.twist = "own"
-
-    def trainer() -> None:
-        rest(*padded(SEQUENCES, left=True)).sum().backward()
-
-    a = record(tmp_path / "a.zarr", lambda: generate(first, SEQUENCES, PROMPTS))
-    parity = compared(a, record(tmp_path / "b.zarr", trainer)).parity
+    a = recorded(tmp_path / "a.zarr", lambda: generate(first, SEQUENCES, PROMPTS))
+    b = recorded(tmp_path / "b.zarr", lambda: rest(*padded(SEQUENCES, left=True)).sum().backward())
+    parity = compared(a, b).parity
     given, other = parity.origins
     assert (given.path.b, other.path.b) == ("Uncounted.place", "Uncounted.layers.0.attention")
     assert (given.reason, given.op.b and given.op.b.op) == (Reason.INPUTS, "aten.embedding.default")
@@ -246,16 +239,14 @@ def test_other_positions_come_before_what_modules_make_of_them(tmp_path: Path) -
 
 def test_undecided_names_no_module(tmp_path: Path) -> None:
     """Other positions of which the model makes nothing, and a sequence that the generator never had."""
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = policy()
         with torch.no_grad():
             model.place.weight.zero_()
         generate(model, SEQUENCES[:2], PROMPTS[:2])
         ids, mask, positions = padded(SEQUENCES, left=False)
         model(ids, mask, positions * 2).sum().backward()
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert (parity.verdict, parity.origins) == (ParityVerdict.UNDECIDED, ())
 
 
@@ -263,15 +254,13 @@ def test_sequences_that_see_each_other_are_no_matter_of_shape(tmp_path: Path) ->
     """A trainer packs its sequences into one row and forgets to keep them apart: their tokens are found all the same,
     and that they lie far apart is not put down to the order of sums.
     """
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = policy()
         generate(model, SEQUENCES, PROMPTS)
         ids = torch.cat([torch.tensor(row) for row in SEQUENCES])[None]
         positions = torch.cat([torch.arange(len(row)) for row in SEQUENCES])[None]
         model(ids, torch.ones_like(ids), positions).sum().backward()
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert {module.rows for module in parity.modules} == {FED}
     assert parity.first is not None
     assert (parity.first.path.a, parity.first.reason) == ("Policy.layers.0.attention", Reason.BESIDE)
@@ -284,14 +273,12 @@ def test_sequences_whose_beginning_was_not_recorded_are_counted(tmp_path: Path) 
     past: dict[nn.Module, torch.Tensor] = {}
     with torch.no_grad():
         model(torch.tensor([[3, 4]]), torch.ones(1, 2), torch.tensor([[0, 1]]), past)
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         with torch.no_grad():
             model(torch.tensor([[5]]), torch.ones(1, 3), torch.tensor([[2]]), past)
         generate(model, SEQUENCES, PROMPTS)
         train(model, SEQUENCES)
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert (parity.verdict, parity.a.unknown) == (ParityVerdict.BITWISE, 1)
 
 
@@ -315,15 +302,13 @@ class Experts(nn.Module):
 
 def test_what_a_router_hands_to_an_expert_is_known_by_its_content(tmp_path: Path) -> None:
     """Another number of tokens in each call, in no shape that shows whose they are: all of them are found."""
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = Experts()
         generate(model, SEQUENCES, PROMPTS)
         twisted: Any = model.experts[1]
         twisted.twist = "operators"
         train(model, SEQUENCES)
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     rows = [module.rows for module in parity.modules if str(module.path.a).startswith("Experts.experts.")]
     assert sum(rows) == FED
     assert [origin.path.a for origin in parity.origins] == ["Experts.experts.1"]
@@ -347,13 +332,7 @@ class Sorted(nn.Module):
 
 def test_as_many_rows_as_tokens_are_not_taken_for_them_in_order(tmp_path: Path) -> None:
     """The shape would allow it; the content says that they are in another order, on each side in its own."""
-
-    def program() -> None:
-        model = Sorted()
-        generate(model, SEQUENCES, PROMPTS)
-        train(model, SEQUENCES[::-1])
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = of_one_trace(tmp_path, Sorted(), SEQUENCES[::-1])
     expert = next(module for module in parity.modules if module.path.a == "Sorted.expert")
     assert (parity.verdict, expert.rows > 0) == (ParityVerdict.BITWISE, True)
 
@@ -362,21 +341,19 @@ def test_a_reference_model_is_nobodys_generator(tmp_path: Path) -> None:
     """Same class, other weights, the same sequences: it has no partner, and takes none of the generator's rows. That
     the rest is equal says nothing about it, until the selection of A leaves it out.
     """
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model, reference = policy(), policy(seed=1)
         with torch.no_grad():
             reference(*padded(SEQUENCES, left=False))
         generate(model, SEQUENCES, PROMPTS)
         train(model, SEQUENCES)
-
-    path = record(tmp_path / "t.zarr", program)
+    path = tmp_path / "t.zarr"
     parity = compared(path).parity
     assert (parity.verdict, parity.repeated) == (ParityVerdict.UNDECIDED, ())
     assert "Policy#2 of A computed tokens too" in parity.why
     assert all(path.startswith("Policy#2") for path in parity.only_a)
     assert parity.a.rows == FED + 2  # and padding, fed after a sequence had ended
-    trained = record(tmp_path / "b.zarr", lambda: train(policy(), SEQUENCES))
+    trained = recorded(tmp_path / "b.zarr", lambda: train(policy(), SEQUENCES))
     chosen = parse_given(str(path), ["module=Policy,step=0", "module=Policy.*"], "a")
     parity = compare(*open_ranges(chosen, parse_given(str(trained), [], "b"))).parity
     assert (parity.verdict, parity.only_a) == (ParityVerdict.BITWISE, ())
@@ -390,8 +367,7 @@ def test_a_is_the_model_that_samples(tmp_path: Path) -> None:
     """The trainer scores the sequences without gradient, which equals what it computes with it; the model that sampled
     them has other weights, and it is the one to compare.
     """
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model, engine = policy(), Engine()
         engine.load_state_dict(model.state_dict())
         with torch.no_grad():
@@ -400,8 +376,7 @@ def test_a_is_the_model_that_samples(tmp_path: Path) -> None:
         with torch.no_grad():
             model(*padded(SEQUENCES, left=False))
         train(model, SEQUENCES)
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert parity.verdict is ParityVerdict.DIFFERS
     assert [(one.path.a, one.path.b, one.reason) for one in parity.origins] == [
         ("Engine.head", "Policy.head", Reason.WEIGHTS)
@@ -474,15 +449,7 @@ def test_modules_of_another_meaning_are_not_held_against_each_other(tmp_path: Pa
     """An activation that is given two halves and multiplies them, a layer that hands its residual on: of the same name
     and width, and of other numbers, though both programs compute the same.
     """
-    engine, trainer = fused_and_split()
-    ids = torch.tensor(SEQUENCES[0])[None]
-
-    def sample() -> None:
-        with torch.no_grad():
-            engine(ids)
-
-    a = record(tmp_path / "a.zarr", sample)
-    parity = compared(a, record(tmp_path / "b.zarr", lambda: trainer(ids).sum().backward())).parity
+    parity = of_one_sequence(tmp_path, *fused_and_split())
     assert (parity.verdict, parity.origins) == (ParityVerdict.BITWISE, ())
     assert {one.path.a for one in parity.modules if not one.rows} == {"Layered.layer", "Layered.layer.act"}
     why = {one.path.a: [tensor.why for tensor in one.uncompared if tensor.part == "output"] for one in parity.modules}
@@ -492,25 +459,18 @@ def test_modules_of_another_meaning_are_not_held_against_each_other(tmp_path: Pa
 
 def test_rows_that_a_never_computed_leave_it_undecided(tmp_path: Path) -> None:
     """The trainer has a sequence that the generator has not: all else is equal, and that is not enough."""
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = policy()
         generate(model, SEQUENCES[:2], PROMPTS[:2])
         train(model, SEQUENCES)
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert parity.verdict is ParityVerdict.UNDECIDED
     assert "A never computed 5 of the rows of B" in parity.why  # its first two tokens begin another sequence as well
     assert all(module.differing == 0 for module in parity.modules)
 
 
 def test_another_tokenisation_shows_both_first_sequences(tmp_path: Path) -> None:
-    def program() -> None:
-        model = policy()
-        generate(model, SEQUENCES, PROMPTS)
-        train(model, [[19, 18, 17, 16]])
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = of_one_trace(tmp_path, policy(), [[19, 18, 17, 16]])
     assert parity.verdict is ParityVerdict.UNDECIDED
     assert "the two had other tokens" in parity.why
     assert any("the first tokens of B were 19 18 17 16" in note for note in parity.notes)
@@ -518,24 +478,21 @@ def test_another_tokenisation_shows_both_first_sequences(tmp_path: Path) -> None
 
 def test_calls_of_other_steps_have_other_weights(tmp_path: Path) -> None:
     """What was called after an optimizer's step is not compared with what was called before."""
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = policy()
         optimizer = torch.optim.SGD(model.parameters(), 1.0)
         generate(model, SEQUENCES, PROMPTS)
         train(model, SEQUENCES)
         optimizer.step()
         train(model, SEQUENCES)
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert parity.verdict is ParityVerdict.BITWISE
     assert any("1 outermost calls of B, of step 1, are left out" in note for note in parity.notes)
 
 
 def test_a_side_that_disagrees_with_itself(tmp_path: Path) -> None:
     """Gradient accumulation computes a sequence a second time, and it comes out otherwise."""
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = policy(twist="operators", at="layers.0.up")
         generate(model, SEQUENCES, PROMPTS)
         twisted: Any = model.get_submodule("layers.0.up")
@@ -543,21 +500,18 @@ def test_a_side_that_disagrees_with_itself(tmp_path: Path) -> None:
         train(model, SEQUENCES)
         twisted.twist = "operators"
         train(model, SEQUENCES)
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert parity.verdict is ParityVerdict.BITWISE  # the first of B with the first of A
     assert [(one.side, one.how, one.module) for one in parity.repeated] == [("b", "again", "Policy.layers.0.up")]
 
 
 def test_logits_of_the_last_token_alone(tmp_path: Path) -> None:
     """The generator's head sees one position of the prompt; whose it is, its content shows: nothing is assumed."""
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = policy()
         generate(model, SEQUENCES, PROMPTS, last=1)
         train(model, SEQUENCES)
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert parity.verdict is ParityVerdict.BITWISE
     head = next(module for module in parity.modules if module.path.a == "Policy.head")
     assert head.rows == FED - sum(PROMPTS) + len(PROMPTS)
@@ -583,15 +537,13 @@ class Scores(nn.Module):
 def test_rows_without_tokens_are_known_by_what_was_handed_in(tmp_path: Path) -> None:
     """Observations, met one by one, and then in a shuffled batch that has one more."""
     observations = torch.arange(24).reshape(8, 3).float()
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = Scores()
         with torch.no_grad():
             for one in observations[:7]:
                 model(one[None])
         model(observations.flip(0)).sum().backward()
-
-    path = record(tmp_path / "t.zarr", program)
+    path = tmp_path / "t.zarr"
     parity = compared(path).parity
     assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.UNDECIDED)
     assert {module.rows for module in parity.modules} == {7}
@@ -625,15 +577,13 @@ def test_positions_are_no_token_ids(tmp_path: Path) -> None:
     their tokens, which would make rows of one sequence rows of another."""
     embedded = torch.arange(24).reshape(2, 4, 3).float()
     positions = torch.arange(4)[None]
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = Embedded()
         with torch.no_grad():
             for sequence in embedded:
                 model(sequence[None], positions)
         model(embedded.flip(0), positions).sum().backward()
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.BITWISE)
     assert next(module for module in parity.modules if module.path.a == "Embedded.head").rows == 8
 
@@ -642,16 +592,14 @@ def test_a_part_called_for_another_row_is_no_part_of_the_pass_before(tmp_path: P
     """After its rollout the generator asks the body alone about one more observation, which the trainer never sees:
     that is no second result for the last one."""
     observations = torch.arange(24).reshape(8, 3).float()
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = Scores()
         with torch.no_grad():
             for one in observations[:7]:
                 model(one[None])
             model.body(observations[7:])
         model(observations[:7].flip(0)).sum().backward()
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.BITWISE)
     assert parity.repeated == ()
 
@@ -665,55 +613,48 @@ class Timed(Scores):
 
 def test_rows_are_known_by_the_input_that_differs_most(tmp_path: Path) -> None:
     observations, time = torch.arange(24).reshape(8, 3).float(), torch.arange(8).remainder(2)[:, None].float()
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = Timed()
         with torch.no_grad():
             for row in range(8):
                 model(time[row : row + 1], observations[row : row + 1])
         model(time.flip(0), observations.flip(0)).sum().backward()
-
-    parity = compared(record(tmp_path / "t.zarr", program)).parity
+    parity = compared(tmp_path / "t.zarr").parity
     assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.BITWISE)
 
 
 def test_rows_in_a_declared_order(tmp_path: Path) -> None:
     """What is handed in is drawn anew on each side, so only its order identifies it."""
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = Scores()
         with torch.no_grad():
             for at in range(4):
                 model(torch.full((2, 3), float(at)))
         model(torch.arange(4.0).repeat_interleave(2)[:, None].expand(8, 3) + 0.0).sum().backward()
-
-    parity = compared(record(tmp_path / "t.zarr", program), asked=ParityOptions(RowsBy.ORDER)).parity
+    parity = compared(tmp_path / "t.zarr", asked=ParityOptions(RowsBy.ORDER)).parity
     assert (parity.rows_by, parity.verdict) == (RowsBy.ORDER, ParityVerdict.BITWISE)
 
 
 def test_rows_that_cannot_be_identified_are_an_error(tmp_path: Path) -> None:
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = Scores()
         with torch.no_grad():
             model(torch.zeros(2, 3))
         model(torch.ones(8, 3)).sum().backward()
-
     with pytest.raises(UsageError, match="--rows-by order"):
-        compared(record(tmp_path / "t.zarr", program))
+        compared(tmp_path / "t.zarr")
 
 
 def test_streams_that_could_both_be_meant_are_named(tmp_path: Path) -> None:
     """Two threads train: which of them B is has to be said."""
-
-    def program() -> None:
+    with record(tmp_path / "t.zarr"):
         model = policy()
         generate(model, SEQUENCES, PROMPTS)
         for name in ("one", "two"):
             thread = Thread(target=train, args=(model, SEQUENCES), name=name)
             thread.start()
             thread.join()
-
-    path = record(tmp_path / "t.zarr", program)
+    path = tmp_path / "t.zarr"
     with pytest.raises(UsageError, match=r"B could be any of the streams .*thread:one, .*thread:two"):
         compared(path)
     given = parse_given(str(path), [], "a"), parse_given(f"{path}:*thread:two", [], "b")
@@ -728,7 +669,7 @@ def test_a_trace_without_rows_says_how_to_record_them(tmp_path: Path) -> None:
 
 
 def test_without_calls_with_gradient_the_sides_are_asked_for(tmp_path: Path) -> None:
-    path = record(tmp_path / "t.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
+    path = recorded(tmp_path / "t.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
     with pytest.raises(UsageError, match="no calls with gradient"):
         compared(path)
 
@@ -747,16 +688,14 @@ def test_any_sequences_in_any_batches(tmp_path: Path, data: st.DataObject) -> No
     at = data.draw(
         st.sampled_from(["", "head", *(f"layers.{k}.{name}" for k in range(LAYERS) for name in ("up", "down"))])
     )
-
-    def program() -> None:
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    with record(folder):
         model = policy(data.draw(st.integers(0, 99)), "operators" if at else "", at)
         generate(model, sequences, prompts)
         for part in (order[:cut], order[cut:]):
             if part:
                 train(model, [sequences[k] for k in part])
-
-    folder = tmp_path / str(len(list(tmp_path.iterdir())))
-    parity = compared(record(folder, program)).parity
+    parity = compared(folder).parity
     if parity.verdict is not ParityVerdict.DIFFERS:
         assert parity.verdict is ParityVerdict.BITWISE
         assert all(module.rows for module in parity.modules)
@@ -767,7 +706,7 @@ def test_any_sequences_in_any_batches(tmp_path: Path, data: st.DataObject) -> No
 
 def test_token_ids_whose_values_are_not_there(tmp_path: Path) -> None:
     """Calls are known, their ids are not: that is said, and not taken for other tokens."""
-    path = record(tmp_path / "t.zarr", lambda: (generate(policy(), SEQUENCES, PROMPTS), train(policy(), SEQUENCES)))
+    path = recorded(tmp_path / "t.zarr", lambda: (generate(policy(), SEQUENCES, PROMPTS), train(policy(), SEQUENCES)))
     a, b = open_ranges(parse_given(str(path), [], "a"), parse_given(str(path), [], "b"))
     with pytest.raises(UsageError, match="values of B's token ids were not recorded"):
         compare(a, replace(b, find=lambda _digest: None))

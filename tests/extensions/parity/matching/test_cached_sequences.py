@@ -39,7 +39,11 @@ def compared(path: Path, engine: Engine, trainer: Policy, *, packed: int = 0) ->
         engine.generate(SEQUENCES, PROMPTS)
     with rltrace.record(path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
         train_packed(trainer, SEQUENCES, packed) if packed else train(trainer, SEQUENCES)
-    a, b = parse_given(str(path / "a.zarr"), [], "a"), parse_given(str(path / "b.zarr"), [], "b")
+    return of_both(path)
+
+
+def of_both(folder: Path) -> Compared:
+    a, b = (parse_given(str(folder / f"{side}.zarr"), [], side) for side in "ab")
     return compare(*open_ranges(a, b))
 
 
@@ -214,8 +218,7 @@ def test_log_probabilities_that_the_programs_return(tmp_path: Path, batch: int) 
         Engine(policy(), batch=batch, sampler=Sampler()).generate(SEQUENCES, PROMPTS)
     with rltrace.record(tmp_path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
         trainer(*padded(SEQUENCES, left=False))["loss"].backward()
-    a, b = parse_given(str(tmp_path / "a.zarr"), [], "a"), parse_given(str(tmp_path / "b.zarr"), [], "b")
-    gap = effects_of(compare(*open_ranges(a, b))).gap
+    gap = effects_of(of_both(tmp_path)).gap
     assert isinstance(gap, Gap), gap
     assert (gap.n, gap.largest) == (SAMPLED - 2, pytest.approx(0, abs=1e-5))
     assert "Sampler.raw_logprobs (A)" in gap.source and gap.source.endswith("A sampled at temperature 0.5")
@@ -231,8 +234,7 @@ def test_an_engine_whose_model_is_compiled_is_named(tmp_path: Path, head: bool) 
         Engine(policy(), sampler=Sampler()).generate(SEQUENCES, PROMPTS)
     with rltrace.record(tmp_path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
         train(policy(twist="arguments", at="layers.1.up"), SEQUENCES)
-    a, b = parse_given(str(tmp_path / "a.zarr"), [], "a"), parse_given(str(tmp_path / "b.zarr"), [], "b")
-    parity = compare(*open_ranges(a, b)).parity
+    parity = of_both(tmp_path).parity
     if not head:
         assert parity.verdict is ParityVerdict.UNDECIDED
         assert parity.why.startswith("PagedPolicy of A calls no modules, as where it is compiled")

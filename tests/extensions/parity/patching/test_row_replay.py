@@ -204,7 +204,6 @@ def test_a_backward_pass_within_a_module_is_no_part_of_it(generated: Generated, 
     plain = replay(ROUTERS, orders=[(0, 1)])
     with rows_block(generated.path, ROUTERS, generated.path.parent / "learner.zarr", force=True) as made:
         learner()
-    assert made.account is not None
     assert made.account.complete
     assert [module.recomputed for module in made.account.modules] == [
         module.selected for module in plain.account.modules
@@ -258,7 +257,6 @@ def test_a_row_of_another_form_is_refused_with_its_reason(generated: Generated, 
     policy = mixture.make().double()
     with rows_block(generated.path, "module=Policy.layers.0", tmp_path / "c.zarr") as made:
         train(policy, generated.rollout, [[0]])
-    assert made.account is not None
     module, why = made.account.lacking[0]
     assert module.failed == 6
     assert "float64[16] here and float32[16] in A" in why
@@ -272,7 +270,6 @@ def test_ids_beyond_what_there_is_to_choose_from_are_refused(
     policy = mixture.make()
     with rows_block(generated.path, ROUTERS, tmp_path / "c.zarr") as made:
         train(policy, generated.rollout, [[0, 1, 2]])
-    assert made.account is not None
     assert "A chose among more" in made.account.lacking[0][1]
 
 
@@ -301,7 +298,6 @@ def test_the_ids_that_a_router_returns_need_no_values(generated: Generated, tmp_
         mixture.sample(mixture.make())
     with rows_block(path, ROUTERS, tmp_path / "c.zarr") as made:
         train(trainer(), generated.rollout, ORDERS)
-    assert made.account is not None
     assert made.account.complete
     with pytest.raises(UsageError, match="values"), rows_block(path, ROUTERS, tmp_path / "d.zarr", weights=True):
         pytest.fail("it ran")
@@ -348,7 +344,6 @@ def test_modules_of_other_names_are_mapped(generated: Generated, tmp_path: Path)
         made = rows_block(generated.path, ROUTERS, tmp_path / "c.zarr", names=names, force=True)
         with made as replayed:
             train(Renamed(trainer()), generated.rollout, ORDERS)
-        assert replayed.account is not None
         assert replayed.account.complete is complete
     assert [module.modules_b for module in replayed.account.modules] == [
         ("Renamed.blocks.0.choose",),
@@ -392,7 +387,6 @@ def test_a_choice_of_the_best_alone(tmp_path: Path, batch: int) -> None:
     model.score.bias.data += 3 * torch.randn(5)
     with rows_block(tmp_path / "a.zarr", "op=aten.max", tmp_path / "c.zarr") as made:
         model(ids, torch.ones_like(ids)).sum().backward()
-    assert made.account is not None
     assert (made.account.complete, made.account.modules[0].selected) == (True, 6 * batch)
     assert made.account.modules[0].injected > 0
     steps, [(weights, chosen)] = results(tmp_path / "a.zarr"), results(tmp_path / "c.zarr")
@@ -440,7 +434,6 @@ def test_a_policy_over_observations(tmp_path: Path, *, whole: bool) -> None:
         actor = Actor()
         found = [actor(batch) if whole else actor.head(actor.body(batch)) for batch in batches]
         torch.cat(found).sum().backward()
-    assert made.account is not None
     [head] = made.account.modules
     assert (head.selected, head.injected, head.unmatched) == (5, 5, 1)
     assert torch.equal(found[0], rollout[[4, 1, 5]])
@@ -466,7 +459,6 @@ def test_steps_of_one_program_have_rows_of_their_own(tmp_path: Path) -> None:
         weights = loop(3)
     with rows_block(tmp_path / "a.zarr", ROUTERS, tmp_path / "c.zarr") as made:
         again = loop(3)
-    assert made.account is not None
     assert made.account.complete
     assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
     for module in made.account.modules:
