@@ -4,8 +4,8 @@ The *hook* (``hook.py``) sees each such call, with those that JAX's C++ cache se
 (``loops.py``) takes a compiled function apart at its outermost scan, so that the host can drive it
 (``driven_loops.py``); a *log* (``digest_log.py``) holds digests that a program takes itself, of the carry of a loop and
 of what it has in memory within a call (``read_calls.py``, ``fusions.py``). ``programs.py`` says what was compiled, and
-the *recording* (``recording.py``) writes the rows of one process, with what is known of its arrays
-(``known_arrays.py``) and its steps (``steps.py``); it begins and ends as every ``ProcessRecording``. As in
+the *recording* (``recording.py``) writes the rows of one process, with its steps and what is known of its arrays
+(``known_arrays.py``); it begins and ends as every ``ProcessRecording``. As in
 ``rltrace.recorder``, nothing here changes what the program computes, prints or returns. No module of this package
 imports torch, and none is imported before the program has imported JAX.
 """

@@ -87,24 +87,6 @@ class CompiledFunction:
         self.read = read_function(recording, self.op, closed, args, params)
 
 
-class CompiledFunctions:
-    """Those of one process."""
-
-    def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Any, dict[Any, CompiledFunction]] = WeakKeyDictionary()
-
-    def of(self, closed: Any, args: Sequence[Any], params: Any) -> CompiledFunction:
-        """What is known of a function as it is called: JAX traces it once, however its arguments are placed."""
-        kinds = self._known.setdefault(closed, {})
-        how: tuple[Any, ...] = tuple(params[name] for name in CALLED)
-        if jax.device_count() > 1:
-            how += (frozenset(device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()),)
-        found = kinds.get(how)
-        if found is None:
-            found = kinds[how] = CompiledFunction(params["name"], closed)
-        return found
-
-
 # --- hook -------------------------------------------------------------------------------------------------------------
 
 
@@ -194,7 +176,7 @@ class JaxCalls:
         self._options, self._token, self._make_hook = options, token, make_hook
         self._busy = _Busy()
         self._lock = threading.Lock()
-        self._functions = CompiledFunctions()
+        self._functions: WeakKeyDictionary[Any, dict[Any, CompiledFunction]] = WeakKeyDictionary()
         self._lowered: WeakIdDict[Any, tuple[str, Any]] = WeakIdDict()
         """(name, traced function) of what the program lowers, and compiles, itself."""
         self._compiled: WeakIdDict[Any, tuple[RowTemplate, list[Any], bool]] = WeakIdDict()
@@ -219,7 +201,7 @@ class JaxCalls:
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             raised: Exception = error
             with contextlib.suppress(Exception):  # another JAX: it has the recorder's frames in its text
-                served = self._functions.of(params["jaxpr"], args, params).served
+                served = self._function(args, params).served
                 is_served = served is not None and served.note(args, returned=False)
                 raised = as_unrecorded(error, original, is_served=is_served)
         finally:
@@ -347,10 +329,22 @@ class JaxCalls:
                     note_failure(self._options.trace, self._token, f"{type(error).__name__}: {error}")
             return self._recording
 
+    def _function(self, args: Sequence[Any], params: Any) -> CompiledFunction:
+        """What is known of a function as it is called: JAX traces it once, however its arguments are placed."""
+        closed = params["jaxpr"]
+        kinds = self._functions.setdefault(closed, {})
+        how: tuple[Any, ...] = tuple(params[name] for name in CALLED)
+        if jax.device_count() > 1:
+            how += (frozenset(device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()),)
+        found = kinds.get(how)
+        if found is None:
+            found = kinds[how] = CompiledFunction(params["name"], closed)
+        return found
+
     def _recorded(self, recording: JaxRecording, original: Original, args: Sequence[Any], params: Any) -> Any:
         closed = params["jaxpr"]
         try:
-            function = self._functions.of(closed, args, params)
+            function = self._function(args, params)
             arrays = [programs.array_of(arg, aval) for arg, aval in zip(args, closed.in_avals, strict=True)]
             inputs = recording.known.operands([*arrays, *(programs.array_of(c, c) for c in closed.consts)])
             recording.known.link_references([*args, *closed.consts], inputs)

@@ -144,7 +144,7 @@ if __name__ == "__main__":
 '''
 
 
-def script(repro: Repro, stored: dict[str, Any], file: str) -> str:
+def script(repro: Repro, stored: dict[str, Any]) -> str:
     """The text of the script; what it needs in ``memory.npz`` is added to ``stored``."""
     one, count = repro.by_trace, len(repro.ops)
     aligned = not any(any(side.alignments or ()) for side in repro.sides.values())
@@ -159,7 +159,7 @@ def script(repro: Repro, stored: dict[str, Any], file: str) -> str:
         question="runs it 100 times: is it deterministic, are these the recorded bits?"
         if one
         else "are these the recorded bits? names the first op that gives others",
-        file=file,
+        file=SCRIPT,
         notes="\n".join(line.replace("\\", "/").replace('"', "'") for line in repro.notes),
         imports="".join(imports),
         sides=_mapping({side: _side(known, aligned=aligned) for side, known in repro.sides.items()}),
@@ -247,7 +247,7 @@ def write_folder(folder: Path, repro: Repro) -> int:
     """Write the folder, replacing earlier files; returns the bytes of memory in it."""
     folder.mkdir(parents=True, exist_ok=True)
     stored: dict[str, Any] = {}
-    (folder / SCRIPT).write_text(script(repro, stored, SCRIPT), encoding="utf-8")
+    (folder / SCRIPT).write_text(script(repro, stored), encoding="utf-8")
     np.savez_compressed(folder / "memory.npz", **stored)
     for module, neighbours in ((repro_main, (runner, torch_flags)), (runner, (torch_flags,)), (torch_flags, ())):
         name = module.__name__.rpartition(".")[2]
