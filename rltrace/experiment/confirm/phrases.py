@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from rltrace.diff.base.model import Comparison, Finding
 from rltrace.experiment.outcome import OriginClass
@@ -10,17 +10,17 @@ from rltrace.rerun.account import Account
 from rltrace.rerun.op_kinds import OtherKind
 
 
-def classes_of(kinds: Sequence[OtherKind], needed: Collection[str] | None = None) -> tuple[OriginClass, ...]:
-    """The kinds as classes of the outcome, needed ones first; ``needed``: their labels, None: not tried."""
+def classes_of(kinds: Sequence[OtherKind]) -> tuple[OriginClass, ...]:
+    """The kinds as classes of the outcome, frequent ones first; which of them matter was not tried."""
     ops = sum(kind.count for kind in kinds)
-    found = [
+    return tuple(
         OriginClass(
             op=kind.op,
             kernel=kind.kernel,
             site=kind.site,
             count=kind.count,
             share=kind.count / ops,
-            matters=None if needed is None else kind.kind in needed,
+            matters=None,
             stream=kind.stream,
             first_row=kind.row,
             first_step=kind.step,
@@ -30,9 +30,8 @@ def classes_of(kinds: Sequence[OtherKind], needed: Collection[str] | None = None
             kind=kind.kind,
             kinds_b=kind.kinds_b,
         )
-        for kind in kinds
-    ]
-    return tuple(sorted(found, key=lambda c: (c.matters is False, -c.count, c.first_row or 0)))
+        for kind in sorted(kinds, key=lambda kind: (-kind.count, kind.row))
+    )
 
 
 def kinds_text(count: int) -> str:
