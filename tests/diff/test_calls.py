@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from programs import Do, Machine
 
 import rltrace
-from rltrace.diff.base.findings import row_at
+from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.row_diff import Difference, arguments_text
 from rltrace.diff.base.view import StreamView
 from rltrace.trace.read.reader import open_trace
@@ -31,18 +30,22 @@ MADE = {
 }
 
 
+def last_row(path: Path, program: Callable[[], object]) -> RowAt:
+    with rltrace.record(path):
+        program()
+    process = open_trace(path).processes[0]
+    view = StreamView(process, process.streams[0])
+    return row_at(view, view.rows - 1)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(("a", "b"), pairwise(MADE))
 def test_other_tensors_are_named(tmp_path: Path, a: str, b: str) -> None:
     """Contiguous ones, strided ones, sparse and nested ones: what each side was called with, and no crash."""
-    rows = []
-    for name, tensor in (("a", MADE[a]()), ("b", MADE[b]())):
-        with rltrace.record(tmp_path / name):
-            tensor.sin()
-        process = open_trace(tmp_path / name).processes[0]
-        rows.append(row_at(StreamView(process, process.streams[0]), 0))
-    found = arguments_text(rows[0], rows[1], Difference(structure=True))
-    assert found == f"it was called with different tensors: {a} in A, {b} in B"
+    rows = [last_row(tmp_path / name, MADE[name]().sin) for name in (a, b)]
+    assert arguments_text(*rows, Difference(structure=True)) == (
+        f"it was called with different tensors: {a} in A, {b} in B"
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,22 +60,5 @@ def test_numbers_have_the_names_of_the_schema(
     tmp_path: Path, call: Callable[[torch.Tensor, float], torch.Tensor], text: str
 ) -> None:
     """Whether they were positional or not, and only those that differ."""
-    rows = []
-    for name, number in (("a", 2.0), ("b", 3.0)):
-        with rltrace.record(tmp_path / name):
-            call(torch.ones(3), number)
-        process = open_trace(tmp_path / name).processes[0]
-        view = StreamView(process, process.streams[0])
-        rows.append(row_at(view, view.rows - 1))
-    assert arguments_text(rows[0], rows[1], Difference(arguments=True)) == f"it was called with {text}"
-
-
-def test_numbers_without_a_recorded_schema(record: Callable[..., Machine]) -> None:
-    """A trace of an older version has no schemas: the numbers are shown in order."""
-    program = [Do("aten.ones.default", (), "x", 9), Do("aten.mul.Scalar", ("x",), "y", 10)]
-    rows = []
-    for floats in ((2.0,), (3.0,)):
-        process = open_trace(record([program[0], replace(program[1], floats=floats)]).path).processes[0]
-        rows.append(row_at(StreamView(process, process.streams[0]), 1))
-    text = arguments_text(rows[0], rows[1], Difference(arguments=True))
-    assert text == "it was called with different numbers: 2.0 in A, 3.0 in B"
+    rows = [last_row(tmp_path / str(number), partial(call, torch.ones(3), number)) for number in (2.0, 3.0)]
+    assert arguments_text(*rows, Difference(arguments=True)) == f"it was called with {text}"

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import Do, Machine
+from programs import Do, in_parts, pieces
 from random_scripts import Editor, Writer
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Comparison, Verdict
-from rltrace.testing import TraceBuilder
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column
 from rltrace.trace.read.process import ProcessTrace
@@ -76,18 +74,6 @@ IN_PLACE = ("value", "argument", "shape", "outside", "alias", "seed")
 examples = settings(max_examples=12)
 
 
-def in_pieces(path: Path, program: Sequence[Do], rows: int, state: str) -> Path:
-    """Record with a commit every so many instructions, so that there is much to search and to damage."""
-    trace = TraceBuilder(path, alive=state == "running")
-    machine = Machine(trace)
-    for start in range(0, len(program), rows):
-        machine.run(program[start : start + rows])
-        trace.commit()
-    if state != "running":
-        return trace.finish(state)
-    return trace.path
-
-
 def damage(path: Path, random: Random) -> list[tuple[int, int]]:
     """Flip a bit in some chunks of rows; (first row, rows) of what cannot be read then."""
     segments = open_trace(path).processes[0].streams[0].segments
@@ -125,8 +111,8 @@ def test_the_search_equals_a_full_scan(seed: int) -> None:
     if state != "complete":
         other = other[: random.randint(1, len(other))]
     with tempfile.TemporaryDirectory() as folder:
-        a = in_pieces(Path(folder) / "a.zarr", ran, random.randint(20, 120), "complete")
-        b = in_pieces(Path(folder) / "b.zarr", other, random.randint(20, 120), state)
+        a = in_parts(Path(folder) / "a.zarr", pieces(ran, random.randint(20, 120)))
+        b = in_parts(Path(folder) / "b.zarr", pieces(other, random.randint(20, 120)), state)
         wanted = first_difference(rows_of(a), rows_of(b))
         comparison = compare(a, b)
     assert places(comparison) == (set() if wanted is None else {wanted})
@@ -157,8 +143,8 @@ def test_a_difference_before_a_hole_is_named_and_none_past_one(seed: int) -> Non
     random = Random(seed)
     ran, other = edited(random)
     with tempfile.TemporaryDirectory() as folder:
-        a = in_pieces(Path(folder) / "a.zarr", ran, random.randint(20, 120), "complete")
-        b = in_pieces(Path(folder) / "b.zarr", other, random.randint(20, 120), "complete")
+        a = in_parts(Path(folder) / "a.zarr", pieces(ran, random.randint(20, 120)))
+        b = in_parts(Path(folder) / "b.zarr", pieces(other, random.randint(20, 120)))
         rows = rows_of(a), rows_of(b)
         wanted = first_difference(*rows)
         holes = damage(a, random) + damage(b, random)

@@ -16,7 +16,7 @@ import pytest
 from comparisons import CASES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import Do, Machine, training
+from programs import Do, in_parts, pieces, training
 from random_scripts import Editor, Writer
 from rank_programs import reducing
 from shortcuts import ALL_AT_ONCE, EACH, NAMES, again, compare_checked, unlike
@@ -28,16 +28,6 @@ from rltrace.testing import TraceBuilder
 
 EDITS = ("value", "argument", "shape", "outside", "seed", "alias", "log", "again", "draw", "live", "overflow")
 EDITS += ("reorder", "rename")
-
-
-def in_pieces(path: Path, program: list[Do], rows: int) -> Path:
-    """Record with a commit every so many instructions."""
-    trace = TraceBuilder(path)
-    machine = Machine(trace)
-    for start in range(0, len(program), rows):
-        machine.run(program[start : start + rows])
-        trace.commit()
-    return trace.finish("complete")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -62,8 +52,8 @@ def test_random_programs(seed: int) -> None:
     for _ in range(random.randint(0, 4)):
         editor.edit(EDITS)
     with tempfile.TemporaryDirectory() as folder:
-        a = in_pieces(Path(folder) / "a.zarr", ran, random.randint(20, 120))
-        b = in_pieces(Path(folder) / "b.zarr", [item.do for item in editor.items], random.randint(20, 120))
+        a = in_parts(Path(folder) / "a.zarr", pieces(ran, random.randint(20, 120)))
+        b = in_parts(Path(folder) / "b.zarr", pieces([item.do for item in editor.items], random.randint(20, 120)))
         compare_checked(a, b)
 
 
@@ -77,11 +67,11 @@ def test_what_they_save(tmp_path: Path) -> None:
     late = [k for k, do in enumerate(program) if do.name == "aten.sub.Tensor"][-2]
     log = Do("aten.mean.default", ("e",), "log", 50, source="print(e.mean())")
     early = next(k for k, do in enumerate(program) if do.name == "aten.sub.Tensor") + 1
-    plain = in_pieces(tmp_path / "a.zarr", program, 20)
-    changed = in_pieces(
-        tmp_path / "b.zarr", [*program[:late], replace(program[late], line=99), *program[late + 1 :]], 20
+    plain = in_parts(tmp_path / "a.zarr", pieces(program, 20))
+    changed = in_parts(
+        tmp_path / "b.zarr", pieces([*program[:late], replace(program[late], line=99), *program[late + 1 :]], 20)
     )
-    logged = in_pieces(tmp_path / "c.zarr", [*program[:early], log, *program[early:]], 20)
+    logged = in_parts(tmp_path / "c.zarr", pieces([*program[:early], log, *program[early:]], 20))
     assert chunks(plain, changed) * 3 < chunks(plain, changed, bisection=False)
     assert chunks(plain, logged) * 3 < chunks(plain, logged, step_digests=False, any_order=False)
 
@@ -139,7 +129,7 @@ def test_a_wrong_shortcut_is_found(name: str, tmp_path: Path, monkeypatch: pytes
     else:
         logs = {"bisection": range(0), "batches": range(8), "caches": range(8)}.get(name, range(1))
         programs = logged_and_changed(logs)
-        a, b = (in_pieces(tmp_path / f"{k}.zarr", program, 40) for k, program in enumerate(programs))
+        a, b = (in_parts(tmp_path / f"{k}.zarr", pieces(program, 40)) for k, program in enumerate(programs))
     alone = ((name,),)
     assert unlike(compare(a, b), again(a, b), alone) == {}
     monkeypatch.setattr(f"rltrace.diff.{WRONG[name][0]}", WRONG[name][1])

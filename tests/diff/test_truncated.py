@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from programs import Do, Machine
+from programs import Do, in_parts
 
 from rltrace.diff import compare
 from rltrace.diff.align import window as window_module
 from rltrace.diff.base.model import Cause, Comparison, Verdict
-from rltrace.testing import TraceBuilder
 from rltrace.trace.read.reader import open_trace
-
-
-def recorded(path: Path, parts: Sequence[list[Do]], state: str = "complete") -> Path:
-    """Record with a commit after each part."""
-    trace = TraceBuilder(path, alive=state == "running")
-    machine = Machine(trace)
-    for part in parts:
-        machine.run(part)
-        trace.commit()
-    return trace.path if state == "running" else trace.finish(state)
 
 
 def without_chunk(path: Path, number: int) -> Path:
@@ -56,8 +44,8 @@ def end(reads: str = "w1") -> list[Do]:
 
 def before_hole(folder: Path, a: list[list[Do]], b: list[list[Do]], hole: int = 1) -> Comparison:
     """Compared where the part with this number cannot be read of A, nor any later one of B."""
-    spoilt_a = without_chunk(recorded(folder / "a.zarr", a), hole)
-    spoilt_b = recorded(folder / "b.zarr", b)
+    spoilt_a = without_chunk(in_parts(folder / "a.zarr", a), hole)
+    spoilt_b = in_parts(folder / "b.zarr", b)
     for number in range(hole, len(b)):
         without_chunk(spoilt_b, number)
     return compare(spoilt_a, spoilt_b)
@@ -95,7 +83,7 @@ def test_a_step_in_another_order_with_a_hole(tmp_path: Path) -> None:
     a, b = named("w0", "w1", "w2"), named("w2", "w0", "w1")
     rest = [*rounds("1"), *end()]
     parts = [[[*SETUP, order[0]], [*order[1:], *end()], rest] for order in (a, b)]
-    spoilt = without_chunk(recorded(tmp_path / "a.zarr", parts[0]), 1), recorded(tmp_path / "b.zarr", parts[1])
+    spoilt = without_chunk(in_parts(tmp_path / "a.zarr", parts[0]), 1), in_parts(tmp_path / "b.zarr", parts[1])
     found = compare(*spoilt)
     assert found.decisive is None and found.structure.reordered_steps == 1
     assert "cannot be read" not in found.why
@@ -106,7 +94,7 @@ def test_cut_short_in_a_round_more(tmp_path: Path, state: str) -> None:
     """B is cut short after a round that A has not, and its rows after the round are what A goes on with."""
     a = [*SETUP, *rounds("1", "2", "3", "4"), *end()]
     b = [*SETUP, *rounds("1", "extra", "2", "3")]
-    found = compare(recorded(tmp_path / "a.zarr", [a]), recorded(tmp_path / "b.zarr", [b], state))
+    found = compare(in_parts(tmp_path / "a.zarr", [a]), in_parts(tmp_path / "b.zarr", [b], state))
     assert found.verdict is Verdict.UNKNOWN and found.decisive is None
     assert f"equal so far, but B is {state}" in found.why
 
@@ -116,7 +104,7 @@ def test_cut_short_right_after_a_difference(tmp_path: Path, state: str) -> None:
     """The last row of a trace that is not finished differs: it is named, and no run has ended."""
     a = [*SETUP, *rounds("1", "2", "3", "4"), *end()]
     b = [*SETUP, *rounds("1", "2"), *observed("other")[:2]]
-    found = compare(recorded(tmp_path / "a.zarr", [a]), recorded(tmp_path / "b.zarr", [b], state))
+    found = compare(in_parts(tmp_path / "a.zarr", [a]), in_parts(tmp_path / "b.zarr", [b], state))
     assert found.decisive.cause is Cause.OUTSIDE
     assert found.decisive.a_index == found.decisive.b_index == 9
 
@@ -130,8 +118,8 @@ def test_the_beginning_of_a_long_run(
     """B has the first ops of A, and no step has ended: a run that is over has ended, any other is equal so far."""
     monkeypatch.setattr(window_module, "WINDOW_ROWS", window)
     program = [*SETUP, *rounds(*map(str, range(30)))]
-    whole = recorded(tmp_path / "a.zarr", [program])
-    short = recorded(tmp_path / "b.zarr", [program[: rows + rows // 3]], state)
+    whole = in_parts(tmp_path / "a.zarr", [program])
+    short = in_parts(tmp_path / "b.zarr", [program[: rows + rows // 3]], state)
     found = compare(whole, short)
     if state == "complete":
         assert found.verdict is Verdict.DIVERGED and found.first is not None and found.first.cause is Cause.ENDED
@@ -142,5 +130,5 @@ def test_the_beginning_of_a_long_run(
 def test_the_beginning_of_another_program(tmp_path: Path) -> None:
     """A few ops that another program begins with as well, and nothing of what it does then: not the same values."""
     long, short = [*SETUP, *rounds(*map(str, range(30)))], SETUP
-    found = compare(recorded(tmp_path / "a.zarr", [long]), recorded(tmp_path / "b.zarr", [short]))
+    found = compare(in_parts(tmp_path / "a.zarr", [long]), in_parts(tmp_path / "b.zarr", [short]))
     assert found.verdict is Verdict.UNKNOWN and "different programs" in found.why

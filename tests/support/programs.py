@@ -7,7 +7,7 @@ reads and generator states are recorded by the recorder's own rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -209,6 +209,21 @@ def recorded(
     machine = Machine(builder).run(program)
     builder.finish(state, generators=machine._state())
     return machine
+
+
+def in_parts(path: Path, parts: Iterable[Sequence[Do]], state: str = "complete") -> Path:
+    """Record with a commit after each part."""
+    trace = TraceBuilder(path, alive=state == "running")
+    machine = Machine(trace)
+    for part in parts:
+        machine.run(part)
+        trace.commit()
+    return trace.path if state == "running" else trace.finish(state)
+
+
+def pieces(program: Sequence[Do], rows: int) -> Iterator[Sequence[Do]]:
+    """The parts of a program, of so many instructions each."""
+    return (program[start : start + rows] for start in range(0, len(program), rows))
 
 
 def training(steps: int = 4, actions: int = 2) -> list[Do]:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from children import forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,23 +147,20 @@ def test_a_record_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_writer_holds_no_file_open(tmp_path: Path) -> None:
     """A program may close all of its descriptors; the file that it opens next is not written into."""
     journal = JournalWriter(os.fspath(tmp_path / "log"))
-    child = os.fork()
-    if child == 0:
-        try:
-            os.closerange(0, 1000)
-            own = [os.open(tmp_path / f"own{n}", os.O_CREAT | os.O_RDWR) for n in range(20)]
-            journal.append(RECORDS)
-            assert not any(os.fstat(descriptor).st_size for descriptor in own)
-            for descriptor in own[:3]:  # now standard streams are closed, which C libraries write to
-                os.close(descriptor)
-            seen = []
-            keep, os.write = os.write, lambda descriptor, data: seen.append(descriptor) or keep(descriptor, data)
-            journal.append(RECORDS)
-            assert min(seen) > 2
-            os._exit(7)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+    def child() -> None:
+        os.closerange(0, 1000)
+        own = [os.open(tmp_path / f"own{n}", os.O_CREAT | os.O_RDWR) for n in range(20)]
+        journal.append(RECORDS)
+        assert not any(os.fstat(descriptor).st_size for descriptor in own)
+        for descriptor in own[:3]:  # now standard streams are closed, which C libraries write to
+            os.close(descriptor)
+        seen = []
+        keep, os.write = os.write, lambda descriptor, data: seen.append(descriptor) or keep(descriptor, data)
+        journal.append(RECORDS)
+        assert min(seen) > 2
+
+    assert forked(child) == 0
     assert parse_journal((tmp_path / "log").read_bytes()).records == RECORDS * 2
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from children import forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -324,15 +325,13 @@ def test_a_folder_that_takes_no_files(trace: Path) -> None:
 def test_a_forked_child_does_not_write(trace: Path) -> None:
     """A fork's copy of the writer refuses, and its end is not the parent's."""
     writer = open_writer(trace)
-    child = os.fork()
-    if child == 0:
-        try:
-            writer.close("complete", {})
+
+    def child() -> None:
+        writer.close("complete", {})
+        with pytest.raises(RecordError):
             writer.commit(0, random_rows(np.random.default_rng(0), 0, 5))
-        except RecordError:
-            os._exit(7)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+    assert forked(child) == 0
     writer.commit(0, random_rows(np.random.default_rng(0), 0, 5))
     assert open_trace(trace).processes[0].state == "running"
     writer.close("complete", {})

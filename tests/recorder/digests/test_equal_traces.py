@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import linecache
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from children import in_thread
 from host_as_device import HostAccelerator, host_as_device
 from recorded import Record, Recorded
 from torch import nn
@@ -88,9 +89,7 @@ def _threads() -> None:
             values = torch.tanh(values @ values) + 1
 
     for n in range(3):
-        thread = threading.Thread(target=work, args=(n / 10,), name=f"work {n}")
-        thread.start()
-        thread.join()
+        in_thread(f"work {n}", partial(work, n / 10))
 
 
 def _losses() -> None:
