@@ -81,7 +81,7 @@ class Senders:
         for name, view in views.items():
             if view.process.name == reader.view.process.name or view.process.name in found:
                 continue
-            row = next(_written(view, digest, before.rows_before(name, here)), None)
+            row = next(_written_by(view, digest, before.rows_before(name, here)), None)
             if row is None or before.orders(here, Instant(name, row.index)):
                 continue
             known = _rows_with(view, digest, row.index + 1)
@@ -97,7 +97,7 @@ class Senders:
             other = before_b.views.get(x.view.name)
             if other is None:
                 continue
-            for y in _written(other, in_b, before_b.rows_before(x.view.name, Instant(b.view.name, b.index))):
+            for y in _written_by(other, in_b, before_b.rows_before(x.view.name, Instant(b.view.name, b.index))):
                 if x.op == y.op:
                     step = x.step if len(x.view.process.steps) else None
                     found.append(Sender(x.view.name, x.index, y.index, x.op, step))
@@ -113,6 +113,19 @@ class Senders:
 def _has_read(row: RowAt, digest: int) -> bool:
     """Whether a row read these bytes from outside."""
     return any(link.distance == Origin.OUTSIDE and link.digest == digest for link in row.rows.inputs(row.place))
+
+
+def _written_by(view: StreamView, digest: int, end: int | None) -> Iterator[RowAt]:
+    """The rows that wrote these bytes, from the last that happened before a receipt on backwards. Where none did, the
+    first row that has them at all, if it wrote them: in shared memory, no message need say that it was before."""
+    known = False
+    for row in _written(view, digest, end):
+        known = True
+        yield row
+    if known or end is None or view.rows > MAX_SCANNED:
+        return
+    first = list(_rows_with(view, digest, None))[-1:]
+    yield from (row for row in first if digest in row.rows.outputs(row.place) and not _has_read(row, digest))
 
 
 def _written(view: StreamView, digest: int, end: int | None) -> Iterator[RowAt]:

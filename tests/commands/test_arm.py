@@ -109,7 +109,8 @@ class Loop:
 
 
 @pytest.fixture
-def loop(tmp_path: Path) -> Iterator[Loop]:
+def loop(tmp_path: Path, new_processes: None) -> Iterator[Loop]:
+    """In a new process, as a forked one has not the environment by which its pid is known to be recorded."""
     found = Loop(tmp_path)
     yield found
     if found.process.poll() is None:
