@@ -26,7 +26,9 @@ def other_kernel(program: Sequence[Do], name: str, nth: int = 0) -> list[Do]:
 
 @asynccontextmanager
 async def at_terminal(app: App, size: tuple[int, int] = (80, 24)) -> AsyncIterator[tuple[Pilot[Any], App]]:
-    """Run an application at a terminal of that size until nothing works any more, and hand it over to be used."""
+    """Run an application at a terminal of that size until nothing works any more, and hand it over to be used. Its
+    notifications stay, however long a test takes."""
+    app.NOTIFICATION_TIMEOUT = 3600
     async with app.run_test(size=size) as pilot:
         await settled(pilot, app)
         yield pilot, app
