@@ -42,7 +42,7 @@ def cluster() -> Iterator[str]:
             yield next(filter(None, address))[1]
         finally:
             node.terminate()
-            node.communicate(timeout=60)
+            node.communicate(timeout=1200)
 
 
 def wait_for(pid: int) -> None:

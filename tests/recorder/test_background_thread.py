@@ -137,7 +137,12 @@ def test_a_program_waits_for_all_other_threads(tmp_path: Path, level: str) -> No
     (tmp_path / "wait.py").write_text(WAITING)
     line = [sys.executable, "-m", "rltrace", "record", "--quiet", "--level", level, "-o", "a.zarr"]
     result = subprocess.run(
-        [*line, "--", sys.executable, "wait.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [*line, "--", sys.executable, "wait.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "['MainThread']\n", "")
     [process] = open_trace(tmp_path / "a.zarr").processes

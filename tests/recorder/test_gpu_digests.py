@@ -232,7 +232,7 @@ def _run(program: str, trace: Path, *, recorded: bool = True) -> subprocess.Comp
     command = [sys.executable, str(script)]
     if recorded:
         command = [sys.executable, "-m", "rltrace", "record", "--quiet", "-o", str(trace), "--", *command]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ}, timeout=200)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ}, timeout=1200)
 
 
 def test_a_device_side_assert_is_the_program_s_own(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_spawned_process_is_named_before_it_knows_what_it_runs(tmp_path: Path,
     program = tmp_path / "program.py"
     program.write_text(SPAWNING)
     (tmp_path / "late.py").write_text(LATE)
-    ran = subprocess.run([sys.executable, program, method], capture_output=True, text=True, check=True, timeout=120)
+    ran = subprocess.run([sys.executable, program, method], capture_output=True, text=True, check=True, timeout=1200)
     workers = ["rank0/main", "rank0/worker:1", "rank0/worker:Env-0", "rank0/worker:Environment-3"]
     late = ["rank0/main", "rank0/worker:4", "rank0/worker:4"]
     assert ran.stdout.split() == [*workers, *late, "rank0/pool:5", "rank0/pool:6"]

@@ -39,7 +39,7 @@ class JaxPrograms:
     def start(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """How a command ends in the folder, and what it prints."""
         environment = {**os.environ, **self._variables, **variables}
-        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=200)
+        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=1200)
 
     def run(self, *command: str, **variables: str) -> str:
         """Standard output of a command that succeeds."""

@@ -179,10 +179,10 @@ def test_requests_are_under_way_together(server: WebServer) -> None:
     """Chunks that are needed together are asked for at once: no answer is given before four have come."""
     trace = open_trace(server.url("a.zarr"))
     trace.processes[0].load()
-    server.together = Barrier(4, timeout=20)
+    server.together = Barrier(4, timeout=600)
     stream = trace.processes[0].streams[0]
     assert len(stream.read(0, stream.segments[1].stop))
-    server.together = Barrier(2, timeout=20)
+    server.together = Barrier(2, timeout=600)
     assert len(stream.read_segment(stream.segments[3]))
     assert not server.together.broken
 
@@ -265,7 +265,7 @@ class Together(Barrier):
     def __init__(self, server: WebServer, kinds: dict[str, int]) -> None:
         super().__init__(1)
         self.server = server
-        self.kinds = {kind: Barrier(count, timeout=20) for kind, count in kinds.items()}
+        self.kinds = {kind: Barrier(count, timeout=600) for kind, count in kinds.items()}
 
     def wait(self, timeout: float | None = None) -> int:
         request = self.server.asked[-1]
