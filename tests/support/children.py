@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+import traceback
 from collections.abc import Callable
 
 
 def forked(child: Callable[[], object]) -> int:
-    """Run ``child`` in a fork of this process; the status it ended with: 0, or 1 where it raised."""
+    """Run ``child`` in a fork of this process; returns its status: 0, or 1 where it raised, with its traceback."""
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
             child()
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)  # never into pytest's own ending
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
