@@ -81,7 +81,7 @@ class Senders:
         for name, view in views.items():
             if view.process.name == reader.view.process.name or view.process.name in found:
                 continue
-            row = next(_written_by(view, digest, before.rows_before(name, here)), None)
+            row = next(_possible_sendings(view, digest, before.rows_before(name, here)), None)
             if row is None or before.orders(here, Instant(name, row.index)):
                 continue
             known = _rows_with(view, digest, row.index + 1)
@@ -97,7 +97,7 @@ class Senders:
             other = before_b.views.get(x.view.name)
             if other is None:
                 continue
-            for y in _written_by(other, in_b, before_b.rows_before(x.view.name, Instant(b.view.name, b.index))):
+            for y in _possible_sendings(other, in_b, before_b.rows_before(x.view.name, Instant(b.view.name, b.index))):
                 if x.op == y.op:
                     step = x.step if len(x.view.process.steps) else None
                     found.append(Sender(x.view.name, x.index, y.index, x.op, step))
@@ -115,7 +115,7 @@ def _has_read(row: RowAt, digest: int) -> bool:
     return any(link.distance == Origin.OUTSIDE and link.digest == digest for link in row.rows.inputs(row.place))
 
 
-def _written_by(view: StreamView, digest: int, end: int | None) -> Iterator[RowAt]:
+def _possible_sendings(view: StreamView, digest: int, end: int | None) -> Iterator[RowAt]:
     """The rows that wrote these bytes, from the last that happened before a receipt on backwards. Where none did, the
     first row that has them at all, if it wrote them: in shared memory, no message need say that it was before."""
     known = False

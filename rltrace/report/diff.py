@@ -6,7 +6,7 @@ Owns the facts that all of its reports show: which, their order and their words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import repeat, starmap, takewhile
 
@@ -333,10 +333,7 @@ def titled_findings(comparison: Comparison) -> Iterator[tuple[str, Finding]]:
         others = [finding for finding in others if finding in firsts][:MAX_OTHERS]
     for finding in (comparison.first, comparison.first_value, *others):
         if finding is not None and finding not in seen and not _is_of_one_sided_stream(comparison, finding):
-            if not seen and finding in comparison.unordered:
-                yield f"First difference of {finding.stream}", finding
-            else:
-                yield _other_title(comparison, finding, shown, is_in_stream=finding.stream in streams), finding
+            yield _other_title(comparison, finding, shown, streams), finding
             seen += [finding, *_elsewhere(comparison, finding)]
             streams.add(finding.stream)
 
@@ -364,18 +361,18 @@ def _title(comparison: Comparison, finding: Finding) -> str:
     return "First difference"
 
 
-def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None, *, is_in_stream: bool) -> str:
-    """``is_in_stream``: a finding of its stream, whose rows have an order, is above it."""
-    if finding in comparison.unordered and not is_in_stream:
-        return f"In {finding.stream}, order to the above unknown"
+def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None, above: Set[str]) -> str:
+    """``above``: the streams of the findings above it; the rows of one stream have an order."""
+    if finding in comparison.unordered and finding.stream not in above:
+        return f"In {finding.stream}, order to the above unknown" if above else f"First difference of {finding.stream}"
     if finding is comparison.first_value:
         return "First difference in values" + (", after it" if comparison.first not in (None, finding) else "")
     if finding in comparison.later:
         return f"{'Received by' if finding.received or finding.sender else 'In'} {finding.stream}, after it"
     if shown is None and comparison.verdict is Verdict.UNKNOWN:
         return "First difference"
-    above = shown is not None or is_in_stream
-    return "Before it, the first difference in structure" if above else "First difference in structure"
+    is_below = shown is not None or finding.stream in above
+    return "Before it, the first difference in structure" if is_below else "First difference in structure"
 
 
 def identical_before(finding: Finding, comparison: Comparison) -> str:

@@ -98,6 +98,8 @@ def test_a_program_meets_no_thread_but_its_own(tmp_path: Path, monkeypatch: pyte
             torch.ones(3).sin()
             while not any(process.after_op for process in open_trace(tmp_path / "a.zarr").processes):
                 pass  # committed soon
+            [process] = open_trace(tmp_path / "a.zarr").processes
+            assert process.streams[0].rows > 0
             assert threading.enumerate() == own
             assert threading.active_count() == len(own)
             assert len(threading._active) == len(own)

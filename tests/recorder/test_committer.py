@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +17,7 @@ from recorded import Record, Recorded
 import rltrace
 from rltrace.recorder import current_session
 from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.core import op_recorder
+from rltrace.recorder.core import calls, op_recorder
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.tensor_digest import TensorDigests
@@ -42,6 +43,26 @@ def test_rows_are_the_same_wherever_segments_end(record: Record, monkeypatch: py
         assert len(got.rows) == 1 + 900 + 2 * 6
         chains.append((got.chains, got.ops, [[*step.values()] for step in got.steps]))
     assert chains[0] == chains[1] == chains[2]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_commit_while_a_call_is_made_known(record: Record, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    """Rows are committed after one of the four things that are noted of a call, as the committing thread may do."""
+    note, notes = calls._set_padded, count()
+
+    def note_and_commit(*arguments: Any) -> None:
+        note(*arguments)
+        session = current_session()
+        if next(notes) % 4 == place and session is not None:
+            session._committer.flush()
+
+    with record.block() as got:
+        x = torch.ones(4)
+        x.sum(dim=0)
+        monkeypatch.setattr(calls, "_set_padded", note_and_commit)
+        for dims in ((0,), (0, -1), (-1,)):  # the same op, called otherwise
+            torch.ones(1, *[2] * len(dims)).sum(dim=dims)
+    assert got.ops == ["ones", "sum", *["ones", "sum"] * 3]
 
 
 def test_a_program_that_is_faster_than_the_disk_waits(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:

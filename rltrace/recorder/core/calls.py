@@ -256,8 +256,8 @@ class Calls:
         """Tensors per structure, by id."""
         self.structure_devices: list[str] = []
         """Device type of the first tensor, by id of the structure."""
-        self.scalar_counts = array("q")
-        """Integers and floats per skeleton, by id: two numbers each."""
+        self.integer_counts, self.float_counts = array("q"), array("q")
+        """Integers, and floats, per skeleton, by id. Two arrays, as commits read them while a number is added."""
         self.no_op = self._op("")
         """Id in table "ops" of rows that are no op."""
         self.structure((), [])
@@ -306,8 +306,8 @@ class Calls:
             number = self._tables.add("scalars", key, payload)
         else:
             number = self._tables.intern_payload("scalars", payload)
-        _set_padded(self.scalar_counts, 2 * number, integers, 0)
-        _set_padded(self.scalar_counts, 2 * number + 1, floats, 0)
+        _set_padded(self.integer_counts, number, integers, 0)
+        _set_padded(self.float_counts, number, floats, 0)
         return number
 
     def plan(self, func: OpOverload) -> OpPlan:

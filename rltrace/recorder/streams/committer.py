@@ -284,12 +284,13 @@ class Committer:
     def _counts(self, fixed: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Numbers of links, integers, floats and digests of each row, shape [n, 4]."""
         _, structure, _, _, scalars, flags, digests = fixed.T
-        sizes = np.array(self._process.calls.structure_sizes, dtype=np.uint32)
-        numbers = np.array(self._process.calls.scalar_counts, dtype=np.uint32).reshape(-1, 2)
+        calls = self._process.calls  # whose arrays may grow meanwhile
+        known = (calls.structure_sizes, calls.integer_counts, calls.float_counts)
+        sizes, of_integers, of_floats = (np.array(counts[:], dtype=np.uint32) for counts in known)
         whole = (flags & (RowFlag.VALUE_BOOL | RowFlag.VALUE_INTEGER)) != 0
         real = (flags & RowFlag.VALUE_FLOAT) != 0
         pair = (flags & RowFlag.VALUE_COMPLEX) != 0
-        integers, floats = numbers[scalars, 0] + whole, numbers[scalars, 1] + real + 2 * pair
+        integers, floats = of_integers[scalars] + whole, of_floats[scalars] + real + 2 * pair
         return np.stack([sizes[structure], integers, floats, digests], axis=1).astype(np.uint32)
 
     def _kernel_ids(
