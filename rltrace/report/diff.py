@@ -364,7 +364,9 @@ def _title(comparison: Comparison, finding: Finding) -> str:
 def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None, above: Set[str]) -> str:
     """``above``: the streams of the findings above it; the rows of one stream have an order."""
     if finding in comparison.unordered and finding.stream not in above:
-        return f"In {finding.stream}, order to the above unknown" if above else f"First difference of {finding.stream}"
+        is_cause = not any(each.unused_outside and each.stream in above for each in comparison.unordered)
+        order = "order to the above unknown" if is_cause else "which the above does not depend on"
+        return f"In {finding.stream}, {order}" if above else f"First difference of {finding.stream}"
     if finding is comparison.first_value:
         return "First difference in values" + (", after it" if comparison.first not in (None, finding) else "")
     if finding in comparison.later:

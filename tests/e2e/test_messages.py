@@ -131,6 +131,45 @@ def test_the_learner_leads_and_the_driver_received_it(cli: Any, method: str, way
     assert "SCALE: not set in A, 0.9 in B; first difference: aten.mul" in cli.read("diff", "a.zarr", "b.zarr").stdout
 
 
+CLOCK = """
+import multiprocessing, os
+import numpy, torch
+
+def send_times(end):
+    numbers = torch.from_numpy(numpy.array([os.getpid(), id(end)], numpy.float32))
+    for _ in range(3):
+        numbers = numbers * 2 + 1
+        end.send(numbers.numpy())
+
+if __name__ == "__main__":
+    here, there = multiprocessing.get_context("spawn").Pipe()
+    child = multiprocessing.get_context("spawn").Process(target=send_times, args=(there,))
+    child.start()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), float(os.environ.get("RATE", "0.1")))
+    for _ in range(3):
+        torch.from_numpy(here.recv()) / 2
+        loss = model(torch.rand(3, 4)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    child.join()
+"""
+
+
+def test_what_a_worker_sent_to_no_use_does_not_lead(cli: Any) -> None:
+    """A worker sends numbers of its process, which differ in every run and which nothing that is trained depends on."""
+    found = compared(cli, "clock.py", CLOCK, setting="RATE=0.2")
+    assert found["verdict"] == "diverged"
+    learner, worker = found["unordered"]
+    assert (learner["stream"], learner["cause"], learner["phase"]) == ("rank0/main", "arguments", "optimizer")
+    assert (learner["unused_outside"], worker["unused_outside"]) == (1, 0)
+    assert (worker["stream"], worker["cause"]) == ("rank0/worker:1", "outside")
+    text = cli.read("diff", "a.zarr", "b.zarr").stdout
+    assert "In rank0/worker:1, which the above does not depend on" in text
+
+
 WORKERS = """
 import multiprocessing, os
 import gymnasium, numpy, torch

@@ -188,6 +188,8 @@ class Finding:
     """In a shifted comparison, the state that the resumed run began without; None: it is not due to such."""
     made: tuple[str, ...] = ()
     """Of outside data, how the environments and their wrappers that may have returned it were made otherwise in B."""
+    unused_outside: int = 0
+    """Ops before it that compute with other data from outside, on none of which its optimizer step depends."""
 
     @property
     def at_op(self) -> Finding:

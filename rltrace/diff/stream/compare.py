@@ -5,7 +5,7 @@ Owns the result for one pair of streams; decides nothing about the traces as who
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from rltrace.diff.base.model import (
 from rltrace.diff.base.view import StreamView, is_shifted
 from rltrace.diff.causes.carried_state import name_carried_state
 from rltrace.diff.causes.events import add_seeding_causes, trace_to_event
+from rltrace.diff.causes.outside_data import OutsideData
 from rltrace.diff.causes.uninitialised import MarkedRows, count_marked
 from rltrace.diff.metrics.curves import curve_points
 from rltrace.diff.stream.end import classify_end, harmless_end
@@ -114,7 +115,7 @@ def compare_streams(
         base = base_or_none
         same_structure = a.rows == b.rows and search.first_structure.row is None
         find_extra_attempts(a, b, base)
-    walk = StreamWalk(a, b, base, settings, is_aligned=search is not None, progress=progress).run()
+    walk = _walk(StreamWalk(a, b, base, settings, is_aligned=search is not None, progress=progress))
     result.context = walk.context
     _apply_walk(result, walk, same_structure)
     if result.value is None and result.undecided is None:
@@ -151,6 +152,23 @@ def _search(search: Bisection, result: StreamResult) -> int | None:
         result.looked_at = (a.rows, b.rows)
         return None
     return min(rows) if rows else search.shorter
+
+
+def _walk(walk: StreamWalk) -> StreamWalk:
+    """The walk to the first difference of values; past data from outside, where a step that depends on none differs."""
+    further = replace(walk, outside=(data := OutsideData()))
+    first = walk.run().value
+    if first is None or first.cause is not Cause.OUTSIDE or first.received is not None or walk.harmful is not None:
+        return walk
+    other = further.run().value
+    if other is None or further.undecided is not None or further.harmful is not None:
+        return walk
+    leading = data.leading(first, other)
+    chosen = walk if leading.a_index == first.a_index else further
+    if chosen.first is chosen.value:
+        chosen.first = leading
+    chosen.value = leading
+    return chosen
 
 
 def _trace_back(result: StreamResult, walk: StreamWalk, search: Bisection | None) -> None:

@@ -35,6 +35,7 @@ from rltrace.diff.causes.extra_ops import (
     one_sided_writers,
     without_results,
 )
+from rltrace.diff.causes.outside_data import OutsideData
 from rltrace.diff.causes.rng import Draws
 from rltrace.diff.causes.uninitialised import MarkedRows, unused_rows
 from rltrace.diff.stream.hunks import HunkCounter
@@ -123,6 +124,8 @@ class StreamWalk:
     is_aligned: bool = False
     """Rows before ``base`` match position by position; False: the sides were recorded in different windows."""
     progress: Progress | None = None
+    outside: OutsideData | None = None
+    """Continue past ops that compute with data from outside; None: the first of them is a difference as any other."""
     first: Finding | None = None
     """The earliest finding of any cause."""
     harmful: Finding | None = None
@@ -280,7 +283,13 @@ class StreamWalk:
         at_a, at_b, moved = found.a[inside], found.b[inside], found.moved[inside]
         self.matching.add(a.first + at_a, b.first + at_b)
         unequal = first_unequal(a, at_a, b, at_b)
-        if unequal is not None:
+        if unequal is not None and self.outside is not None:
+            passed = len(self.outside.rows)
+            unequal = self.outside.first_other(self.context, a, at_a, b, at_b, step_ends)
+            self.equal -= len(self.outside.rows) - passed
+            if self.outside.stop is not None:
+                self._stop(self.outside.stop, None)
+        elif unequal is not None:
             unused, other = unused_rows(self.context, a, at_a, b, at_b)
             if other is not None or step_ends:
                 self.context.unused.update(unused)

@@ -1,0 +1,117 @@
+"""Data from outside that nothing trained depends on does not hide what training differs by, and is said with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from recorded import recorder
+
+from rltrace.diff import compare
+from rltrace.diff.base.model import Cause, Comparison, Finding, Verdict
+
+STEPS = 4
+
+
+def program(
+    clock: float,
+    *,
+    rate: float = 0.1,
+    scale: float = 1.0,
+    logs: bool = False,
+    weight: float = 0.0,
+    seed: int = 0,
+    draws_late: bool = False,
+) -> Callable[[], None]:
+    """Training beside a clock from outside, of which a running mean is taken, as a logger does.
+
+    ``rate`` of learning and ``scale`` of the outputs apply from the third step on; ``logs``: Python reads the mean;
+    ``weight`` with which the mean is added to the loss; ``seed``: of what is drawn last.
+    """
+
+    def run() -> None:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        mean = torch.zeros(1)
+        for step in range(STEPS):
+            mean = mean * 0.9 + torch.from_numpy(np.array([clock + step], np.float32)) * 0.1
+            if logs:
+                mean.item()
+            is_late = step >= 2
+            if is_late:
+                optimizer.param_groups[0]["lr"] = rate
+            if is_late and draws_late:
+                torch.manual_seed(seed)
+            outputs = model(torch.rand(5, 3)) * (scale if is_late else 1.0)
+            loss = outputs.pow(2).mean() + mean.sum() * weight * outputs.mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return run
+
+
+def compared(folder: Path, a: Callable[[], None], b: Callable[[], None]) -> Comparison:
+    record = recorder(folder)
+    return compare(record(a).path, record(b).path)
+
+
+def finding_of(folder: Path, a: Callable[[], None], b: Callable[[], None]) -> Finding:
+    found = compared(folder, a, b)
+    assert found.verdict is Verdict.DIVERGED
+    assert found.decisive is not None
+    return found.decisive
+
+
+def test_a_learning_rate_leads_before_a_clock(tmp_path: Path) -> None:
+    """The clock, though it differs from the first op on, is said after what the optimizer was called with."""
+    found = finding_of(tmp_path, program(1.0), program(2.0, rate=0.2))
+    assert (found.cause, found.phase, found.step) == (Cause.ARGUMENTS, "optimizer", 2)
+    assert "computed with other data from outside" in found.explanation
+    assert "no op of this optimizer step depends on it" in found.explanation
+    assert "Python read" not in found.explanation
+
+
+def test_ops_that_differ_are_not_counted_as_identical(tmp_path: Path) -> None:
+    """Rows before the finding are identical or compute with the clock: three in the first step, four in each later."""
+    found = finding_of(tmp_path, program(1.0), program(2.0, rate=0.2))
+    assert found.a_index == found.identical_before + 3 + 4 + 4
+    assert "before it, 11 ops, the first of them aten.mul.Tensor" in found.explanation
+
+
+def test_a_number_that_python_read_is_said(tmp_path: Path) -> None:
+    """The rate might follow from it, which no trace shows."""
+    found = finding_of(tmp_path, program(1.0, logs=True), program(2.0, logs=True, rate=0.2))
+    assert (found.cause, found.phase) == (Cause.ARGUMENTS, "optimizer")
+    assert "of which Python read a number (row " in found.explanation
+
+
+def test_an_argument_leads_where_python_read_nothing(tmp_path: Path) -> None:
+    found = finding_of(tmp_path, program(1.0), program(2.0, scale=1.5))
+    assert (found.cause, found.step, found.op) == (Cause.ARGUMENTS, 2, "aten.mul.Tensor")
+    assert "in A, 1.5 in B" in found.explanation
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"scale": 1.5, "logs": True}, {"seed": 1}],
+    ids=["an argument of the model", "a seed"],
+)
+def test_what_may_follow_from_the_clock_is_said_after_it(tmp_path: Path, changed: dict[str, float]) -> None:
+    """A program may scale or seed by what it read: the earlier difference leads, and the other one is named."""
+    both = {"draws_late": "seed" in changed, "logs": "logs" in changed}
+    found = finding_of(tmp_path, program(1.0, **both), program(2.0, **both | changed))
+    assert (found.cause, found.step) == (Cause.OUTSIDE, 0)
+    assert "which computes with none of it, differs too: " in found.explanation
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.2])
+def test_data_that_training_uses_leads(tmp_path: Path, rate: float) -> None:
+    """The clock is a part of the loss: whatever else differs comes after it."""
+    found = finding_of(tmp_path, program(1.0, weight=0.1), program(2.0, weight=0.1, rate=rate))
+    assert (found.cause, found.step) == (Cause.OUTSIDE, 0)
+    assert "differs too" not in found.explanation
