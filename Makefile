@@ -137,6 +137,7 @@ $(VERDICTS)/.complete: pyproject.toml constraints.txt constraints-verdicts.txt
 	@test -e $@ || $(PYTHON) -m venv --clear $(VERDICTS)
 	$(VERDICTS)/bin/python -m pip install --quiet -c constraints.txt torch
 	$(VERDICTS)/bin/python -m pip install --quiet -c constraints-verdicts.txt -e '.[verdicts]'
+	$(VERDICTS)/bin/python -m pip install --quiet --target $(VERDICTS)/older numpy==2.2.6  # for Sample Factory
 	@touch $@
 
 # vLLM pins what it needs, among it wheels for CUDA that break transformers' imports on a CPU.

@@ -83,7 +83,7 @@ from rltrace.diff.unpaired_streams import (
 from rltrace.diff.verdict import Evidence, assume_complete, decide, different_programs
 from rltrace.errors import HoleError, UsageError
 from rltrace.trace.format.location import Location
-from rltrace.trace.format.schema import RowFlag, Step, StepFlag, is_within
+from rltrace.trace.format.schema import Kind, RowFlag, Step, StepFlag, event_name, is_within
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_both
 from rltrace.trace.read.stream import AHEAD, StreamTrace
@@ -380,7 +380,8 @@ class _Comparer:
             values + [each for each in self.sent_events if each.finding.cause is Cause.OUTSIDE]
         )
         counting = self._counting(one_sided_streams)
-        decisive = min(self.order.earliest(counting), key=_shown_first, default=None) or self._last_parameters()
+        decisive = min(self.order.earliest(counting), key=_shown_first, default=None)
+        decisive = self._one_sided_seeding(counting, decisive) or decisive or self._last_parameters()
         if first is None and not unordered:
             first = decisive
         evidence = Evidence(
@@ -489,6 +490,17 @@ class _Comparer:
                 found.append(OrderedFinding(process.name, decisive))
         found += [OrderedFinding(p.name, f) for p, _ in self.steps if (f := self._earliest_step_finding(p)) is not None]
         return found
+
+    def _one_sided_seeding(self, counting: list[OrderedFinding], decisive: Finding | None) -> Finding | None:
+        """The finding at a space that one side alone seeds, in another process, where data from outside decides of
+        which no origin is known, and none of the two is known to come before the other."""
+        if decisive is None or decisive.cause is not Cause.OUTSIDE or decisive.event or decisive.sender:
+            return None
+        most_events = sorted(self.streams, key=lambda stream: -stream[1].events.differing)
+        firsts = [OrderedFinding(p.name, r.first) for p, r in most_events if r.first]
+        seeded = [f for f in firsts if f.finding.op == SEED and None in (f.finding.a_index, f.finding.b_index)]
+        first = self.order.earliest([*counting, *seeded]) if seeded else []
+        return next((f.finding for f in seeded if f.finding in first), None)
 
     def _groups(self, counting: list[OrderedFinding], decisive: Finding | None) -> tuple[StreamGroup, ...]:
         """The streams by their first difference; that of ``decisive`` is the first group."""
@@ -627,6 +639,9 @@ class _Comparer:
 
 FROM_INPUTS = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
 """Causes where the inputs of an op match and its outputs differ."""
+
+
+SEED = event_name(Kind.SEED)
 
 
 def _shown_first(finding: Finding) -> tuple[bool, str]:

@@ -686,6 +686,9 @@ def events_text(comparison: Comparison) -> str:
     at_least = "" if events.whole else "at least "
     count = "1 event differs" if events.differing == 1 else f"{events.differing:,} events differ"
     first = f", the first is the {events.first}" if events.first else ""
+    if events.explanation and events.row is not None:
+        where = "" if shown is not None and shown.stream == events.stream else f" of {events.stream}"
+        first = f", the first in row {events.row:,}{where}: {events.explanation}"
     text = f"{at_least}{count} in data from outside torch{first}."
     return text if comparison.verdict is Verdict.DIVERGED else f"{text} It does not decide the verdict."
 

@@ -170,6 +170,50 @@ def test_what_a_worker_sent_to_no_use_does_not_lead(cli: Any) -> None:
     assert "In rank0/worker:1, which the above does not depend on" in text
 
 
+MEMORY = """
+import multiprocessing, os
+import gymnasium, numpy, torch
+
+def act(memory, filled, used):
+    seen = numpy.frombuffer(memory, numpy.float32)
+    env = gymnasium.make("Pendulum-v1")
+    if os.environ.get("SPACE") is None:
+        env.action_space.seed(3)
+    env.reset(seed=0)
+    for _ in range(3):
+        seen[:3], *_ = env.step(env.action_space.sample())
+        filled.release()
+        used.acquire()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    memory, filled, used = context.RawArray("f", 8), context.Semaphore(0), context.Semaphore(0)
+    child = context.Process(target=act, args=(memory, filled, used))
+    child.start()
+    weight = torch.ones(8, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    for _ in range(3):
+        filled.acquire()
+        (weight * torch.from_numpy(numpy.frombuffer(memory, numpy.float32).copy())).pow(2).sum().backward()
+        optimizer.step()
+        used.release()
+    child.join()
+"""
+
+
+def test_a_space_that_one_side_seeds_leads_before_data_of_unknown_origin(cli: Any) -> None:
+    """What passes through memory leaves no message, so that nothing says who wrote it; the worker's first event that
+    differs is explained where events are listed."""
+    found = compared(cli, "memory.py", MEMORY, setting="SPACE=none")
+    lead = found["decisive"]
+    assert (lead["op"], lead["cause"], lead["stream"]) == ("seed", "control-flow", "rank0/worker:1"), lead
+    assert [(each["op"], each["cause"]) for each in found["unordered"] if each["stream"] == "rank0/main"] == [
+        ("aten.mul.Tensor", "outside")
+    ]
+    explanation = found["events"]["explanation"]
+    assert explanation.startswith("environment 0 (Pendulum-v1) was given another action at its step 1")
+
+
 WORKERS = """
 import multiprocessing, os
 import gymnasium, numpy, torch

@@ -358,6 +358,8 @@ class EventSummary:
     """That of the first differing one."""
     row: int | None = None
     """A's row of the first differing one."""
+    explanation: str | None = None
+    """How it differs, and what was seeded or made otherwise before it; None: that is not known."""
 
 
 @dataclass(frozen=True)

@@ -683,6 +683,23 @@ def trace_to_sent_event(
         return None
 
 
+def event_explanation(context: DiffContext, row: int) -> str | None:
+    """How an event of A differs from that of B which it is matched with, and what was seeded or made otherwise before;
+    None: it is not known."""
+    partner = context.matching.partner(row)
+    if partner is None or partner >= context.b.rows:
+        return None
+    try:
+        a, b = row_at(context.a, row), row_at(context.b, partner)
+    except HoleError:
+        return None
+    pair = EventPair(a, b, event_at(a), event_at(b))
+    if a.op != b.op or not pair.differs:
+        return None
+    notes = seeding_notes(context, row, partner, pair)
+    return "; ".join(event_text_parts(pair, notes.texts, persists=True))
+
+
 def add_seeding_causes(context: DiffContext, finding: Finding) -> Finding:
     """Add clauses on seeding to a finding of outside data that goes back to no event."""
     if finding.cause is not Cause.OUTSIDE or finding.a_index is None:

@@ -24,7 +24,7 @@ from rltrace.diff.base.model import (
 )
 from rltrace.diff.base.view import StreamView, is_shifted
 from rltrace.diff.causes.carried_state import name_carried_state
-from rltrace.diff.causes.events import add_seeding_causes, trace_to_event
+from rltrace.diff.causes.events import add_seeding_causes, event_explanation, trace_to_event
 from rltrace.diff.causes.outside_data import OutsideData
 from rltrace.diff.causes.uninitialised import MarkedRows, count_marked
 from rltrace.diff.metrics.curves import curve_points
@@ -195,6 +195,9 @@ def _trace_back(result: StreamResult, walk: StreamWalk, search: Bisection | None
 
 def _with_marked(result: StreamResult, rows: MarkedRows) -> StreamResult:
     result.marked, result.events = rows.marked, rows.events
+    if result.context is not None and result.events.row is not None:
+        explanation = event_explanation(result.context, result.events.row)
+        result.events = replace(result.events, explanation=explanation)
     return result
 
 
