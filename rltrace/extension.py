@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from pathlib import Path
+from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
@@ -119,8 +119,8 @@ def check_installed(options: RecordOptions) -> None:
 
 def has_verb(name: str) -> bool:
     """Whether a verb of the command line is there: of the core, or of an extension that is installed."""
-    own = Path(__file__).with_name("commands") / f"{name.replace('-', '_')}.py"
-    return own.exists() or any(name in extension.verbs for extension in extensions())
+    is_own = find_spec(f"rltrace.commands.{name.replace('-', '_')}") is not None
+    return is_own or any(name in extension.verbs for extension in extensions())
 
 
 def findings() -> list[Any]:

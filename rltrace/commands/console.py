@@ -5,23 +5,22 @@ Standard output is data, standard error is narration. No other module writes to 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from itertools import count
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
 
 from rltrace.errors import RltraceError, UsageError
-from rltrace.json import to_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rltrace.report.brief import Brief
     from rltrace.report.document import Document
 
@@ -85,8 +84,12 @@ def emit_json(value: object) -> None:
     emit(_json(value))
 
 
-def _json(value: object) -> str:
-    return json.dumps(to_json(value), indent=2, allow_nan=False)
+def _json(value: object, indent: int = 2) -> str:
+    import json
+
+    from rltrace.json import to_json
+
+    return json.dumps(to_json(value), indent=indent, allow_nan=False)
 
 
 def emit_report(
@@ -124,7 +127,7 @@ def emit_result(
 
 def write_json(path: Path, value: object) -> None:
     """Write an object to a file as JSON."""
-    path.write_text(json.dumps(to_json(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(_json(value, indent=1) + "\n", encoding="utf-8")
 
 
 def use_color(choice: str = "auto") -> bool:

@@ -13,10 +13,9 @@ import sys
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rltrace.trace.format.schema import Phase
-
 if TYPE_CHECKING:
     from rltrace.recorder.session.session import Session
+    from rltrace.trace.format.schema import Phase
 
 USER_PHASES = ("init", "rollout", "evaluation", "forward", "other")
 
@@ -31,6 +30,8 @@ def user_phase(name: str) -> Phase:
     """The phase of that name. Raises ValueError where a program cannot set it."""
     if name not in USER_PHASES:
         raise ValueError(f"{name!r} is not a phase that a program can set; those are {', '.join(USER_PHASES)}")
+    from rltrace.trace.format.schema import Phase
+
     return Phase[name.upper()]
 
 
