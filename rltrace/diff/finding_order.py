@@ -53,7 +53,7 @@ class Order:
         sides = [self._on_side(side, findings) for side in (0, 1)]
 
         def is_before(k: int, n: int) -> bool:
-            if findings[n].unused_outside:  # nor does it depend on what another process sent
+            if findings[n].is_independent_of(findings[k]):
                 return False
             spans = ((happened, places[k], places[n]) for happened, places in sides)
             return any(x and y and happened.orders(x[1], y[0]) for happened, x, y in spans)

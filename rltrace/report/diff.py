@@ -364,8 +364,9 @@ def _title(comparison: Comparison, finding: Finding) -> str:
 def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None, above: Set[str]) -> str:
     """``above``: the streams of the findings above it; the rows of one stream have an order."""
     if finding in comparison.unordered and finding.stream not in above:
-        is_cause = not any(each.unused_outside and each.stream in above for each in comparison.unordered)
-        order = "order to the above unknown" if is_cause else "which the above does not depend on"
+        shown_first = comparison.shown if shown is None else shown
+        is_independent = shown_first is not None and shown_first.is_independent_of(finding)
+        order = "which the above does not depend on" if is_independent else "order to the above unknown"
         return f"In {finding.stream}, {order}" if above else f"First difference of {finding.stream}"
     if finding is comparison.first_value:
         return "First difference in values" + (", after it" if comparison.first not in (None, finding) else "")

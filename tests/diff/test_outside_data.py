@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,3 +116,110 @@ def test_data_that_training_uses_leads(tmp_path: Path, rate: float) -> None:
     found = finding_of(tmp_path, program(1.0, weight=0.1), program(2.0, weight=0.1, rate=rate))
     assert (found.cause, found.step) == (Cause.OUTSIDE, 0)
     assert "differs too" not in found.explanation
+
+
+# --- random programs --------------------------------------------------------------------------------------------------
+
+
+def written_into(x: torch.Tensor, y: torch.Tensor, k: float) -> torch.Tensor:
+    made = x.detach().clone()
+    made.view(2, 3)[1].add_(y.detach()[:3] * k)
+    return made * 1.0
+
+
+def put_by_index(x: torch.Tensor, y: torch.Tensor, k: float) -> torch.Tensor:
+    made = x.detach().clone()
+    made[torch.tensor([0, 2])] = y.detach()[[1, 1]] * k
+    return made
+
+
+def written_by_numpy(x: torch.Tensor, y: torch.Tensor, k: float) -> torch.Tensor:
+    made = x.detach().clone()
+    made.numpy()[:2] = y.detach().numpy()[:2]
+    return made * k
+
+
+def as_data(x: torch.Tensor, y: torch.Tensor, k: float) -> torch.Tensor:
+    made = torch.zeros(6)
+    made.data = torch.mul(x.detach(), k, out=torch.zeros(6))
+    return made * 2.0
+
+
+def normalised(x: torch.Tensor, y: torch.Tensor, k: float) -> torch.Tensor:
+    mean, variance = torch.zeros(3), torch.ones(3)
+    torch.nn.functional.batch_norm(x.detach().reshape(2, 3), mean, variance, training=True)
+    return torch.cat([mean, variance]) * k
+
+
+def scaled_and_read(x: torch.Tensor, y: torch.Tensor, k: float) -> torch.Tensor:
+    x.sum().item()
+    return x * k
+
+
+OPS: tuple[Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor], ...] = (
+    lambda x, y, k: x + y * k,
+    lambda x, y, k: x * k,
+    lambda x, y, k: torch.cat([x[:3], y[3:]]) * k,
+    lambda x, y, k: torch.where(x > k, x, y),
+    lambda x, y, k: x * 0 + k,
+    lambda x, y, k: torch._foreach_mul([x, y], k)[0],
+    written_into,
+    put_by_index,
+    written_by_numpy,
+    as_data,
+    normalised,
+    scaled_and_read,
+)
+
+
+def random_program(seed: int, outside: float, *, is_changed: bool, trained: list[torch.Tensor]) -> Callable[[], None]:
+    """Three steps of random ops on what is drawn, trained, kept and read from outside, of which the loss takes one
+    result; one argument of one step is another where it is changed. ``trained``: gradients and parameters."""
+
+    def run() -> None:
+        numbers = random.Random(seed)
+        changed_step, of_rate = numbers.randrange(1, 3), numbers.random() < 0.4
+        torch.manual_seed(0)
+        weight = torch.ones(6, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], 0.1)
+        kept = torch.zeros(6)
+        for step in range(3):
+            is_other = is_changed and step == changed_step
+            optimizer.param_groups[0]["lr"] = 0.2 if is_other and of_rate else 0.1
+            seen = torch.from_numpy(np.arange(outside + step, outside + step + 6, dtype=np.float32))
+            pool = [weight * 1.5, seen * 0.5, kept + 1, torch.rand(6)]
+            count = numbers.randint(4, 12)
+            changed = numbers.randrange(count)
+            for n in range(count):
+                op, x, y = numbers.choice(OPS), numbers.choice(pool), numbers.choice(pool)
+                k = (0.5 + numbers.random()) * (1.25 if is_other and not of_rate and n == changed else 1.0)
+                pool.append(op(x, y, k))
+            kept.mul_(0.5).add_(numbers.choice(pool).detach())
+            loss = (weight * 0.1).sum() + numbers.choice(pool).mean() * weight.mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            assert weight.grad is not None
+            trained.extend([weight.grad.clone(), weight.detach().clone()])
+
+    return run
+
+
+@pytest.mark.parametrize("first", range(0, 24, 6))
+def test_a_difference_leads_only_where_the_data_has_no_effect(tmp_path: Path, first: int) -> None:
+    """A change that leads and calls the data from outside unused trains the same with other data, to the end of its
+    step."""
+    for seed in range(first, first + 6):
+        (tmp_path / str(seed)).mkdir()
+        with_other_data: list[torch.Tensor] = []
+        with_same_data: list[torch.Tensor] = []
+        a = random_program(seed, 1.0, is_changed=False, trained=[])
+        b = random_program(seed, 2.0, is_changed=True, trained=with_other_data)
+        finding = compared(tmp_path / str(seed), a, b).decisive
+        random_program(seed, 1.0, is_changed=True, trained=with_same_data)()
+        if finding is None or not finding.unused_outside:
+            continue
+        assert finding.step is not None
+        until = 2 * (finding.step + 1)
+        for x, y in zip(with_other_data[:until], with_same_data[:until], strict=True):
+            assert torch.equal(x, y), f"program {seed}: {finding.explanation}"

@@ -196,6 +196,19 @@ class Finding:
         """The finding at the first op that differs: where an experiment can inject values."""
         return self if self.event is None else self.event.first_op
 
+    @property
+    def is_local(self) -> bool:
+        """Whether no data that its process received can be its cause: its op read the same on both sides, and it ran
+        another kernel, or none that differs, or an optimizer calls it with other numbers."""
+        if self.inputs_match not in (InputsMatch.READ, InputsMatch.INFERRED):
+            return False
+        of_kernel = self.cause in (Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION)
+        return of_kernel or (self.cause is Cause.ARGUMENTS and self.phase == "optimizer")
+
+    def is_independent_of(self, other: Finding) -> bool:
+        """Whether it does not go back to what another process did before it, which reached this one only as data."""
+        return other.cause in (Cause.OUTSIDE, Cause.RNG) and (self.is_local or self.unused_outside > 0)
+
 
 @dataclass(frozen=True)
 class Hunk:

@@ -15,7 +15,7 @@ from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.row_diff import Difference
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange
-from rltrace.diff.causes.inputs import Input, match_inputs
+from rltrace.diff.causes.inputs import Input, match_inputs, same_bytes
 from rltrace.diff.causes.uninitialised import ATEN, garbage_writers
 from rltrace.trace.format.schema import Origin, Phase
 from rltrace.wording import counted
@@ -25,9 +25,6 @@ MAX_FOLLOWED = 4_096
 
 OPTIMIZER = Phase.OPTIMIZER.name.lower()
 
-OF_THE_OP = frozenset({Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION})
-"""Causes of differences that no number can bring about that Python read."""
-
 
 @dataclass
 class OutsideData:
@@ -35,6 +32,8 @@ class OutsideData:
 
     rows: set[int] = field(default_factory=set)
     """Rows of A."""
+    passed: int = 0
+    """How many of them come before the first difference for another reason."""
     read_number: RowAt | None = None
     """The first of them that returns another number to Python."""
     stop: str | None = None
@@ -76,8 +75,8 @@ class OutsideData:
         writers = garbage_writers(context, a, b, operand, self.rows)
         if writers is not None and writers[0].index not in self.rows:
             self.stop = "an op computes with uninitialised memory"
-        if writers is None and operand.match is InputsMatch.DIFFER and not _has_same_writer(context, a, b, operand):
-            self.stop = "what wrote an input is not known, or another op"
+        if writers is None and operand.match is InputsMatch.DIFFER and not _has_writer(context, a, b, operand):
+            self.stop = "what wrote an input is not known, or another op on the two sides"
         return writers is not None
 
     def _add(self, row: RowAt, differs: Difference, is_before: bool) -> None:
@@ -85,8 +84,9 @@ class OutsideData:
             self.stop = "an op does more than compute with data from outside"
         if row.phase == OPTIMIZER:
             self.stop = "an optimizer computes with data from outside"
+        self.rows.add(row.index)
         if is_before:
-            self.rows.add(row.index)
+            self.passed += 1
             if differs.value and self.read_number is None:
                 self.read_number = row
 
@@ -95,30 +95,31 @@ class OutsideData:
     def leading(self, first: Finding, other: Finding) -> Finding:
         """The one of two findings to report, with the other in its explanation. ``first``: at the first op that
         computes with this data; ``other``: at the first that differs for another reason."""
-        of_python = self.read_number is not None and other.phase != OPTIMIZER
-        if other.cause in OF_THE_OP or (other.cause is Cause.ARGUMENTS and not of_python):
+        if other.is_local or (other.cause is Cause.ARGUMENTS and self.read_number is None):
             why = f"{other.explanation}; {self._text_of_first(first)}"
-            return replace(other, explanation=why, unused_outside=len(self.rows))
+            return replace(other, explanation=why, unused_outside=self.passed)
         if other.cause not in (Cause.ARGUMENTS, Cause.RNG):
             return first
         why = f"{_place(other)}, which computes with none of it, differs too: {other.explanation}"
         return replace(first, explanation=f"{first.explanation}; later, {why}")
 
     def _text_of_first(self, first: Finding) -> str:
-        ops = counted(len(self.rows), "op")
-        begin = "" if len(self.rows) == 1 else ", the first of them "
+        ops = counted(self.passed, "op")
+        begin = "" if self.passed == 1 else ", the first of them "
         text = f"before it, {ops}{begin or ', '}{_place(first)}, computed with other data from outside"
         if self.read_number is not None:
             text += f", of which Python read a number (row {self.read_number.index:,})"
         return f"{text}; no op of this optimizer step depends on it"
 
 
-def _has_same_writer(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -> bool:
-    """Whether matched ops wrote an input last, or several ops did on both sides."""
+def _has_writer(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -> bool:
+    """Whether an input that differs was written last by matched ops that wrote different bytes, or by several ops."""
     if operand.a.distance == operand.b.distance == Origin.MIXED:
         return True
     writer_a, writer_b = writer_of(a, operand.a), writer_of(b, operand.b)
-    return bool(writer_a and writer_b and context.matching.partner(writer_a.index) == writer_b.index)
+    if writer_a is None or writer_b is None or context.matching.partner(writer_a.index) != writer_b.index:
+        return False
+    return not same_bytes(writer_a, None, writer_b, None)
 
 
 def _place(finding: Finding) -> str:

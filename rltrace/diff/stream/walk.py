@@ -284,9 +284,9 @@ class StreamWalk:
         self.matching.add(a.first + at_a, b.first + at_b)
         unequal = first_unequal(a, at_a, b, at_b)
         if unequal is not None and self.outside is not None:
-            passed = len(self.outside.rows)
+            passed = self.outside.passed
             unequal = self.outside.first_other(self.context, a, at_a, b, at_b, step_ends)
-            self.equal -= len(self.outside.rows) - passed
+            self.equal -= self.outside.passed - passed
             if self.outside.stop is not None:
                 self._stop(self.outside.stop, None)
         elif unequal is not None:
