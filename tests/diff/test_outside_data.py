@@ -11,6 +11,7 @@ import pytest
 import torch
 from recorded import recorder
 
+import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Comparison, Finding, Verdict
 
@@ -116,6 +117,25 @@ def test_data_that_training_uses_leads(tmp_path: Path, rate: float) -> None:
     found = finding_of(tmp_path, program(1.0, weight=0.1), program(2.0, weight=0.1, rate=rate))
     assert (found.cause, found.step) == (Cause.OUTSIDE, 0)
     assert "differs too" not in found.explanation
+
+
+def trained_by_hand(clock: float, scale: float) -> None:
+    """A clock is a part of what is trained without an optimizer, beside what one trains."""
+    torch.manual_seed(0)
+    weight, other = torch.ones(3), torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([other], 0.1 * scale)
+    for _ in range(STEPS):
+        time = torch.from_numpy(np.array([clock], np.float32)) * 0.1
+        weight.sub_((weight * torch.rand(3) * scale + time) * 0.1)
+        rltrace.step()
+        other.sum().backward()
+        optimizer.step()
+
+
+def test_without_an_optimizer_nothing_is_known_to_be_unused(tmp_path: Path) -> None:
+    """What is trained by hand is not distinguished from what is logged."""
+    found = finding_of(tmp_path, lambda: trained_by_hand(1.0, 1.0), lambda: trained_by_hand(2.0, 1.5))
+    assert (found.cause, found.unused_outside) == (Cause.OUTSIDE, 0)
 
 
 # --- random programs --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange
 from rltrace.diff.causes.inputs import Input, match_inputs, same_bytes
 from rltrace.diff.causes.uninitialised import ATEN, garbage_writers
-from rltrace.trace.format.schema import Origin, Phase
+from rltrace.trace.format.schema import Column, Origin, Phase
 from rltrace.wording import counted
 
 MAX_FOLLOWED = 4_096
@@ -57,8 +57,9 @@ class OutsideData:
                 self.stop = "too many ops compute with data from outside"
             if self.stop is not None:
                 return None
-        if other is not None and not step_ends:
-            self.stop = "the end of the step is not known"
+        in_optimizer = a.rows.column(Column.PHASE)[at_a] == Phase.OPTIMIZER
+        if other is not None and not (step_ends and in_optimizer.any()):
+            self.stop = "the step of no optimizer ends with these rows"
             return None
         return other
 

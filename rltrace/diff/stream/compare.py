@@ -30,6 +30,7 @@ from rltrace.diff.causes.uninitialised import MarkedRows, count_marked
 from rltrace.diff.metrics.curves import curve_points
 from rltrace.diff.stream.end import classify_end, harmless_end
 from rltrace.diff.stream.hunks import HunkCounter
+from rltrace.diff.stream.steps import compare_steps
 from rltrace.diff.stream.walk import Progress, StreamWalk
 
 
@@ -159,6 +160,9 @@ def _walk(walk: StreamWalk) -> StreamWalk:
     further = replace(walk, outside=(data := OutsideData()))
     first = walk.run().value
     if first is None or first.cause is not Cause.OUTSIDE or first.received is not None or walk.harmful is not None:
+        return walk
+    steps = compare_steps(walk.a.process, walk.b.process)
+    if not (steps.finding or steps.ended or steps.open):  # nothing is trained otherwise
         return walk
     other = further.run().value
     if other is None or further.undecided is not None or further.harmful is not None:
