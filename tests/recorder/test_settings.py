@@ -99,7 +99,8 @@ def test_what_is_asked_only_now_and_then(record: Record) -> None:
 
 def test_a_program_without_steps(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its flags are read again with each full segment of rows."""
-    monkeypatch.setattr("rltrace.recorder.base.background_thread.COMMIT_SECONDS", 600)  # the rows fill one segment
+    for limit in ("COMMIT_SECONDS", "IDLE_SECONDS"):  # the rows fill one segment, however slow the machine
+        monkeypatch.setattr(f"rltrace.recorder.base.background_thread.{limit}", 600)
     with record.block() as got:
         x = torch.ones(1)
         with put_back(lambda: True, torch.backends.cuda.enable_flash_sdp, False):
