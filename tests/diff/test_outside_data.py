@@ -225,11 +225,12 @@ def random_program(seed: int, outside: float, *, is_changed: bool, trained: list
     return run
 
 
-@pytest.mark.parametrize("first", range(0, 24, 6))
+@pytest.mark.parametrize("first", [90, 105])
 def test_a_difference_leads_only_where_the_data_has_no_effect(tmp_path: Path, first: int) -> None:
     """A change that leads and calls the data from outside unused trains the same with other data, to the end of its
     step."""
-    for seed in range(first, first + 6):
+    leads = 0
+    for seed in range(first, first + 15):
         (tmp_path / str(seed)).mkdir()
         with_other_data: list[torch.Tensor] = []
         with_same_data: list[torch.Tensor] = []
@@ -239,7 +240,9 @@ def test_a_difference_leads_only_where_the_data_has_no_effect(tmp_path: Path, fi
         random_program(seed, 1.0, is_changed=True, trained=with_same_data)()
         if finding is None or not finding.unused_outside:
             continue
+        leads += 1
         assert finding.step is not None
         until = 2 * (finding.step + 1)
         for x, y in zip(with_other_data[:until], with_same_data[:until], strict=True):
             assert torch.equal(x, y), f"program {seed}: {finding.explanation}"
+    assert leads

@@ -106,8 +106,8 @@ class OutsideData:
 
     def _text_of_first(self, first: Finding) -> str:
         ops = counted(self.passed, "op")
-        begin = "" if self.passed == 1 else ", the first of them "
-        text = f"before it, {ops}{begin or ', '}{_place(first)}, computed with other data from outside"
+        which = "" if self.passed == 1 else "the first of them "
+        text = f"before it, {ops}, {which}{_place(first)}, computed with other data from outside"
         if self.read_number is not None:
             text += f", of which Python read a number (row {self.read_number.index:,})"
         return f"{text}; no op of this optimizer step depends on it"

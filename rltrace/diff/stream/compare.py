@@ -157,7 +157,7 @@ def _search(search: Bisection, result: StreamResult) -> int | None:
 
 def _walk(walk: StreamWalk) -> StreamWalk:
     """The walk to the first difference of values; past data from outside, where a step that depends on none differs."""
-    further = replace(walk, outside=(data := OutsideData()))
+    further = replace(walk, outside=(data := OutsideData()))  # of the walk that has not begun
     first = walk.run().value
     if first is None or first.cause is not Cause.OUTSIDE or first.received is not None or walk.harmful is not None:
         return walk
