@@ -18,10 +18,11 @@ class WeakIdDict(Generic[K, V]):
     """``weakref.WeakKeyDictionary``, keyed on ``id(key)``."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
+        self.entries: dict[int, tuple[weakref.ref[Any], V]] = {}
+        """By id; to be read where ``get`` is called too often, of a key that is alive."""
 
     def __setitem__(self, key: K, value: V) -> None:
-        number, entries = id(key), self._entries
+        number, entries = id(key), self.entries
 
         def forget(dead: weakref.ref[Any]) -> None:
             entry = entries.get(number)
@@ -31,23 +32,23 @@ class WeakIdDict(Generic[K, V]):
         entries[number] = (weakref.ref(key, forget), value)
 
     def get(self, key: K) -> V | None:
-        entry = self._entries.get(id(key))
+        entry = self.entries.get(id(key))
         return entry[1] if entry is not None and entry[0]() is key else None
 
     def forget(self, key: K) -> None:
         """Remove the entry of a key, if it has one."""
         if self.get(key) is not None:
-            self._entries.pop(id(key), None)
+            self.entries.pop(id(key), None)
 
     def __contains__(self, key: K) -> bool:
         return self.get(key) is not None
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __iter__(self) -> Iterator[K]:
         """Keys that are alive, in the order of insertion."""
-        for reference, _ in list(self._entries.values()):
+        for reference, _ in list(self.entries.values()):
             key = reference()
             if key is not None:
                 yield key

@@ -11,9 +11,12 @@ from __future__ import annotations
 import multiprocessing.connection
 import os
 import threading
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import count
 from multiprocessing import process as multiprocessing_process
 from multiprocessing import queues
 from pathlib import Path
@@ -41,18 +44,26 @@ class Place(NamedTuple):
     """Places of the process that were asked for before."""
 
 
+new_place = partial(tuple.__new__, Place)
+"""A place from its three numbers; NamedTuple's own way runs Python."""
+
 PlaceHere = Callable[[], Place | None]
 """The place of the calling thread; None: it has no stream."""
+
+digest_of = xxhash.xxh3_64_intdigest
+"""By which a message is known."""
 
 
 class _Channel:
     """What is known of one connection."""
 
-    __slots__ = ("name", "put", "sent")
+    __slots__ = ("name", "put", "receives", "sends", "sent")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, sends: int, receives: int) -> None:
         self.name = name
         """Both ends of a pipe have one name, those of a socket two; no process of the machine has another of it."""
+        self.sends, self.receives = sends, receives
+        """Numbers of its two ends."""
         self.put: deque[Place | None] = deque()
         """Where what a queue will send, in a thread of its own, was put into it."""
         self.sent: Place | None = None
@@ -65,8 +76,12 @@ class Messages:
     def __init__(self, place_here: PlaceHere, fail: Callable[[Exception], None]) -> None:
         self._place_here, self._fail = place_here, fail
         self._patches = Patches()
-        self._taken: deque[tuple[str, bool, Place, int]] = deque()
-        """(channel, whether it was sent, place, digest) of each since the last commit."""
+        self._ends: dict[tuple[str, bool], int] = {}
+        """By channel and whether it is sent, the number of an end."""
+        self._numbers = count(1)
+        self._taken: array[int] = array("Q")
+        """(end, stream, row, number, digest) of each since the last commit, one after another: no objects that the
+        garbage collector would look at."""
         self._peers: deque[tuple[str, str]] = deque()
         self._channels: WeakIdDict[Any, _Channel] = WeakIdDict()
         """Of connections."""
@@ -85,8 +100,8 @@ class Messages:
         self._process = process_digest(os.getpid())
         self._note(START, False, self._place_here(), self._process)
         wrap, connection = self._patches.wrap, multiprocessing.connection.Connection
-        wrap(connection, "_send_bytes", self._send_bytes)
-        wrap(connection, "_recv_bytes", self._receive_bytes)
+        self._patches.wrap_often_called(connection, "_send_bytes", self._sends)
+        self._patches.wrap_often_called(connection, "_recv_bytes", self._receives)
         wrap(multiprocessing.connection, "Pipe", self._make_pipe)
         wrap(queues.Queue, "put", self._put)
         wrap(queues.JoinableQueue, "put", self._put)
@@ -98,7 +113,7 @@ class Messages:
     def uninstall(self) -> None:
         self._patches.undo_all()
 
-    def last(self, places: Iterable[Place]) -> Iterator[dict[str, object]]:
+    def last(self, places: Iterable[Place | None]) -> Iterator[dict[str, object]]:
         """Records of the rest: the process ends, with its streams at these places."""
         for place in places:
             self._note(END, True, place, self._process)
@@ -106,17 +121,18 @@ class Messages:
 
     def take(self) -> Iterator[dict[str, object]]:
         """Records of what passed since the last call."""
-        ends: dict[tuple[str, bool, int], MessageEnds] = {}
+        taken = self._taken[:]
+        del self._taken[: len(taken)]
+        names = {number: end for end, number in list(self._ends.items())}
+        ends: dict[tuple[int, int], MessageEnds] = {}
         for _ in range(len(self._peers)):
             yield MessageEnds.peer_record(*self._peers.popleft())
-        for _ in range(len(self._taken)):
-            channel, sent, place, digest = self._taken.popleft()
-            key = channel, sent, place.stream
-            found = ends.get(key)
+        for end, stream, row, number, digest in zip(*[iter(taken)] * 5, strict=True):
+            found = ends.get((end, stream))
             if found is None:
-                found = ends[key] = MessageEnds(channel, sent, place.stream, [], [], [])
-            found.rows.append(place.row)
-            found.numbers.append(place.number)
+                found = ends[end, stream] = MessageEnds(*names[end], stream, [], [], [])
+            found.rows.append(row)
+            found.numbers.append(number)
             found.digests.append(digest)
         for each in ends.values():
             yield each.record()
@@ -129,11 +145,14 @@ class Messages:
 
     def note(self, channel: str, sent: bool, place: Place | None, text: str) -> None:
         """A message that has a name of its own passed."""
-        self._note(channel, sent, place, xxhash.xxh3_64_intdigest(text.encode()))
+        self._note(channel, sent, place, digest_of(text.encode()))
 
     def _note(self, channel: str, sent: bool, place: Place | None, digest: int) -> None:
         if place is not None:
-            self._taken.append((channel, sent, place, digest))
+            self._taken.extend((self._end(channel, sent), *place, digest))
+
+    def _end(self, channel: str, sent: bool) -> int:
+        return self._ends.get((channel, sent)) or self._ends.setdefault((channel, sent), next(self._numbers))
 
     def note_file(self, sent: bool, path: object) -> None:
         """A file was written, or read; nothing where that is no path of a regular file."""
@@ -146,18 +165,49 @@ class Messages:
 
     # --- connections of multiprocessing -------------------------------------------------------------------------------
 
-    def _send_bytes(self, original: CallOriginal, connection: Any, data: Any) -> Any:
-        try:
-            channel, place = self._channel(connection), self._place_here()
-            if channel.put:
-                place = self._pass_on(channel, channel.put.popleft(), place)
-            if place is not None:  # before it is sent: the receiver may end this process
-                self._note(channel.name, True, place, xxhash.xxh3_64_intdigest(data))
-        except OSError:  # it is closed: the original says so
-            pass
-        except Exception as error:
-            self._fail(error)
-        return original(connection, data)
+    # Mostly called in a process that was just woken, whose caches are cold: each call in these two costs microseconds.
+
+    def _sends(self, original: CallOriginal, in_place: Sequence[object]) -> CallOriginal:
+        """In place of ``_send_bytes``."""
+        entries, place_here, taken = self._channels.entries, self._place_here, self._taken
+
+        def send_bytes(connection: Any, data: Any) -> Any:
+            if in_place:
+                try:
+                    entry = entries.get(id(connection))
+                    channel, place = self._channel(connection) if entry is None else entry[1], place_here()
+                    if channel.put:
+                        place = self._pass_on(channel, channel.put.popleft(), place)
+                    if place is not None:  # before it is sent: the receiver may end this process
+                        taken.extend((channel.sends, *place, digest_of(data)))
+                except OSError:  # it is closed: the original says so
+                    pass
+                except Exception as error:
+                    self._fail(error)
+            return original(connection, data)
+
+        return send_bytes
+
+    def _receives(self, original: CallOriginal, in_place: Sequence[object]) -> CallOriginal:
+        """In place of ``_recv_bytes``."""
+        entries, place_here, taken = self._channels.entries, self._place_here, self._taken
+
+        def receive_bytes(connection: Any, maxsize: int | None = None) -> Any:
+            received = original(connection, maxsize)
+            if in_place:
+                try:
+                    place = place_here()
+                    if place is not None:
+                        entry = entries.get(id(connection))
+                        channel = self._channel(connection) if entry is None else entry[1]
+                        taken.extend((channel.receives, *place, digest_of(received.getbuffer())))
+                except OSError:  # another thread has closed it since
+                    pass
+                except Exception as error:
+                    self._fail(error)
+            return received
+
+        return receive_bytes
 
     def _pass_on(self, channel: _Channel, put: Place | None, here: Place | None) -> Place | None:
         """Note that the thread of a queue has what was put there since it last sent something, where its ops have rows;
@@ -168,24 +218,12 @@ class Messages:
         channel.sent = here
         return here
 
-    def _receive_bytes(self, original: CallOriginal, connection: Any, *args: Any) -> Any:
-        received = original(connection, *args)
-        try:
-            place = self._place_here()
-            if place is not None:
-                with received.getbuffer() as data:
-                    self._note(self._channel(connection).name, False, place, xxhash.xxh3_64_intdigest(data))
-        except OSError:  # another thread has closed it since
-            pass
-        except Exception as error:
-            self._fail(error)
-        return received
-
     def _channel(self, connection: Any) -> _Channel:
         found = self._channels.get(connection)
         if found is None:
             status = os.fstat(connection.fileno())
-            found = self._channels[connection] = _Channel(f"{status.st_dev:x}:{status.st_ino:x}")
+            name = f"{status.st_dev:x}:{status.st_ino:x}"
+            found = self._channels[connection] = _Channel(name, self._end(name, True), self._end(name, False))
         return found
 
     def _make_pipe(self, original: CallOriginal, *args: Any, **kwargs: Any) -> Any:
@@ -253,7 +291,7 @@ class Messages:
 
 def process_digest(pid: int) -> int:
     """A digest of a running process that no other one of this machine has, not even a later one with its id."""
-    return xxhash.xxh3_64_intdigest(f"{pid} {start_ticks(pid)}".encode())
+    return digest_of(f"{pid} {start_ticks(pid)}".encode())
 
 
 # --- Ray ------------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ from rltrace.recorder.digests.backend import facts as device_facts
 from rltrace.recorder.integrations.install import Integrations
 from rltrace.recorder.processes.exits import EXIT_SECONDS, CommitServer, Terminations
 from rltrace.recorder.processes.forks import Inheritance, forks
-from rltrace.recorder.processes.messages import Messages, Place
+from rltrace.recorder.processes.messages import Messages, Place, new_place
 from rltrace.recorder.processes.recording import ProcessRecording, RecordingPart
 from rltrace.recorder.session import window
 from rltrace.recorder.session.grad_scalers import Scalers
@@ -162,7 +162,7 @@ class Session:
                 wake=messages.install,
                 sleep=messages.uninstall,
                 uninstall=messages.uninstall,
-                records=lambda: messages.last(map(self._place_of, (streams.main, *streams.others))),
+                records=lambda: messages.last(map(self._place_here, (streams.main, *streams.others))),
             ),
             RecordingPart(wake=integrations.install, sleep=integrations.uninstall, uninstall=integrations.uninstall),
             RecordingPart(wake=scalers.install, sleep=scalers.remove, uninstall=scalers.remove),
@@ -220,14 +220,13 @@ class Session:
             memory.expect(window.lasting_tensors(steps.optimizers(), self._modules.roots()), values, main)
         window.write_state(main, steps.optimizers(), self._modules.roots(), steps.generator_states())
 
-    def _place_here(self) -> Place | None:
-        """Where the calling thread is among the rows; None: it has no stream."""
-        stream = self._streams.here()
-        return None if stream is None else self._place_of(stream)
-
-    def _place_of(self, stream: OpRecorder) -> Place:
+    def _place_here(self, stream: OpRecorder | None = None) -> Place | None:
+        """Where this stream, or the one of the calling thread, is among its rows; None: the thread has none."""
+        stream = stream or self._streams.local.stream
+        if stream is None:
+            return None
         row = stream.row if self.recording.level == "op" else self._process.step
-        return Place(stream.number, row, next(self._places))
+        return new_place((stream.number, row, next(self._places)))
 
     def op_stream_here(self) -> OpRecorder | None:
         """The stream of the calling thread, whether or not its ops become rows now; None: it has none yet."""

@@ -189,7 +189,7 @@ class Streams:
         self._make_engine = make_engine
         self._make_stream = make_stream
         self._lock = threading.Lock()
-        self._local = _Local()
+        self.local = _Local()
         self._all: list[OpRecorder] = []
         self._names: dict[str, int] = {}
         self._engines: dict[int, Engine] = {}
@@ -213,7 +213,7 @@ class Streams:
     def open_main(self) -> None:
         """The first stream, of the thread that starts recording."""
         mark_children()
-        self._local.stream = self._open(self._name)
+        self.local.stream = self._open(self._name)
 
     def set_hooks(self, hooks: Sequence[MakeHook]) -> None:
         """Have ops go through these hooks from the next ``enter`` on; settings of torch are read anew then."""
@@ -232,25 +232,25 @@ class Streams:
 
     def here(self) -> OpRecorder | None:
         """The stream of the calling thread; None before its first op."""
-        return self._local.stream
+        return self.local.stream
 
     def between_ops(self) -> OpRecorder | None:
         """The stream of the calling thread, where an event can be written into it now."""
         engine = self._engines.get(threading.get_ident()) if self._on else None
         if engine is None or not engine.is_between_ops():
             return None
-        return self._local.stream or self.open_here()
+        return self.local.stream or self.open_here()
 
     def position_here(self) -> StreamPosition:
         """Position of the calling thread in its stream; of a thread without one, in the first stream."""
-        stream = self._local.stream
+        stream = self.local.stream
         thread = "" if stream is not None else self._threads.of(threading.current_thread())
         stream = stream or self.main
         return StreamPosition(stream.number, self.process.step, stream.row, thread)
 
     def modules_here(self) -> ModuleStack | None:
         """The module stack of the calling thread; None where its ops are not recorded."""
-        stream = self._local.stream
+        stream = self.local.stream
         if stream is None:
             if threading.get_ident() not in self._engines:
                 return None
@@ -259,9 +259,9 @@ class Streams:
 
     def open_here(self) -> OpRecorder:
         """The stream of the calling thread, made at its first op."""
-        role = "pool" if self._local.pooled else "thread"
+        role = "pool" if self.local.pooled else "thread"
         stream = self._open(f"{self._name}/{role}:{self._threads.of(threading.current_thread())}")
-        self._local.stream = stream
+        self.local.stream = stream
         if self.watcher is not None:
             self.watcher.thread_has_rows(threading.current_thread(), stream.number)
         self._engines[threading.get_ident()].enter(observer_of(stream))
@@ -322,7 +322,7 @@ class Streams:
         if not self._on:
             run(thread)
             return
-        self._local.pooled = _serves_a_pool(thread)
+        self.local.pooled = _serves_a_pool(thread)
         ident = threading.get_ident()
         engine = self._engines[ident] = self._make_engine()
         engine.enter(_FirstOp(self))
@@ -345,13 +345,13 @@ class Streams:
         stream = self._idle.pop() if self._idle else self._open(f"{self._name}/{NAME}")
         stream.run_callbacks()
         used = self._engines[ident] = engine or self._make_engine()
-        self._local.stream = stream
+        self.local.stream = stream
         used.enter(observer_of(stream))
         try:
             return callback(future)
         finally:
             self._idle.append(stream)
-            self._local.stream = outer
+            self.local.stream = outer
             if engine is None:
                 used.leave()
                 self._engines.pop(ident, None)
