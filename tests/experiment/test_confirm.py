@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -220,6 +221,29 @@ def test_a_that_does_not_repeat_itself(tmp_path: Path) -> None:
     assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
     assert "A is not reproducible" in outcome.explanation
     assert states(outcome) == [ArmState.FAILED] + [ArmState.NOT_RUN] * 3
+
+
+@pytest.mark.parametrize("used_in", [0, 2])
+def test_a_number_that_is_another_in_each_run_and_only_logged(tmp_path: Path, used_in: int) -> None:
+    """The controls hold for the state, where that tells A from B; where it does not, A is not reproducible."""
+    clock, kept = itertools.count(), [torch.ones(())]
+
+    def with_log(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+        torch.tensor(float(next(clock))).mul(2)
+        if step == 0:
+            kept[0] = first(torch.ones(()))
+        loss = model(torch.rand(5, 4)).square().mean()
+        return loss * kept[0] if step == used_in else loss
+
+    outcome = confirm(tmp_path, training(with_log, 3, first=0.1), samples=2)
+    if used_in == 0:
+        assert outcome.word is Outcome.CONFIRMED, outcome.explanation
+        assert states(outcome) == EXPECTED
+        assert needed(outcome) == {"confirm.first.default"}
+        assert "though run 1 of 2 of the same command diverges from A at aten.mul.Tensor" in outcome.arms[0].result
+    else:  # after the steps covered
+        assert outcome.word is Outcome.UNRESOLVED
+        assert "A is not reproducible" in outcome.explanation
 
 
 def twice(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
