@@ -225,7 +225,7 @@ def test_a_that_does_not_repeat_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("used_in", [0, 2])
 def test_a_number_that_is_another_in_each_run_and_only_logged(tmp_path: Path, used_in: int) -> None:
-    """The controls hold for the state, where that tells A from B; where it does not, A is not reproducible."""
+    """The controls hold for the state, where A and B have another; where they have the same, A is not reproducible."""
     clock, kept = itertools.count(), [torch.ones(())]
 
     def with_log(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:

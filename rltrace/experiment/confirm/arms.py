@@ -227,7 +227,7 @@ class Experiment:
         self.outcome = start
         self._traces: dict[Path, Trace] = {}
         self._ops_differ: dict[ArmName, str] = {}
-        """Controls that hold for the state only, and why they fail where the state does not tell A from B."""
+        """Controls that hold for the state only, and why they fail where A and B have the same."""
         self._rows: dict[str, Mapping[str, Sequence[int]]] = {}
         """Rows of A0 at which B computed differently in lockstep, by kind of op."""
 
