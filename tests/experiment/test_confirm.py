@@ -215,7 +215,7 @@ def test_a_that_does_not_repeat_itself(tmp_path: Path) -> None:
     noise = random.Random(3)
 
     def program(is_b: bool) -> None:
-        training(lambda model, *_: first(model(torch.rand(5, 4))).mean(), 2, first=noise.random())(True)
+        training(lambda model, *_: first(model(torch.rand(5, 4))).square().mean(), 2, first=noise.random())(True)
 
     outcome = confirm(tmp_path, program)
     assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
