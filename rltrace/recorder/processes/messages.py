@@ -11,12 +11,10 @@ from __future__ import annotations
 import multiprocessing.connection
 import os
 import threading
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from multiprocessing import process as multiprocessing_process
 from multiprocessing import queues
 from pathlib import Path
@@ -57,13 +55,12 @@ digest_of = xxhash.xxh3_64_intdigest
 class _Channel:
     """What is known of one connection."""
 
-    __slots__ = ("name", "put", "receives", "sends", "sent")
+    __slots__ = ("name", "put", "received_there", "sent", "sent_there")
 
-    def __init__(self, name: str, sends: int, receives: int) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         """Both ends of a pipe have one name, those of a socket two; no process of the machine has another of it."""
-        self.sends, self.receives = sends, receives
-        """Numbers of its two ends."""
+        self.sent_there, self.received_there = (name, True), (name, False)
         self.put: deque[Place | None] = deque()
         """Where what a queue will send, in a thread of its own, was put into it."""
         self.sent: Place | None = None
@@ -76,12 +73,9 @@ class Messages:
     def __init__(self, place_here: PlaceHere, fail: Callable[[Exception], None]) -> None:
         self._place_here, self._fail = place_here, fail
         self._patches = Patches()
-        self._ends: dict[tuple[str, bool], int] = {}
-        """By channel and whether it is sent, the number of an end."""
-        self._numbers = count(1)
-        self._taken: array[int] = array("Q")
-        """(end, stream, row, number, digest) of each since the last commit, one after another: no objects that the
-        garbage collector would look at."""
+        self._taken: deque[tuple[tuple[str, bool], int, int, int, int]] = deque()
+        """((channel, whether it was sent), stream, row, number, digest) of each since the last commit: plain tuples,
+        which the garbage collector looks at once."""
         self._peers: deque[tuple[str, str]] = deque()
         self._channels: WeakIdDict[Any, _Channel] = WeakIdDict()
         """Of connections."""
@@ -121,16 +115,14 @@ class Messages:
 
     def take(self) -> Iterator[dict[str, object]]:
         """Records of what passed since the last call."""
-        taken = self._taken[:]
-        del self._taken[: len(taken)]
-        names = {number: end for end, number in list(self._ends.items())}
-        ends: dict[tuple[int, int], MessageEnds] = {}
+        ends: dict[tuple[tuple[str, bool], int], MessageEnds] = {}
         for _ in range(len(self._peers)):
             yield MessageEnds.peer_record(*self._peers.popleft())
-        for end, stream, row, number, digest in zip(*[iter(taken)] * 5, strict=True):
+        for _ in range(len(self._taken)):
+            end, stream, row, number, digest = self._taken.popleft()
             found = ends.get((end, stream))
             if found is None:
-                found = ends[end, stream] = MessageEnds(*names[end], stream, [], [], [])
+                found = ends[end, stream] = MessageEnds(*end, stream, [], [], [])
             found.rows.append(row)
             found.numbers.append(number)
             found.digests.append(digest)
@@ -149,10 +141,7 @@ class Messages:
 
     def _note(self, channel: str, sent: bool, place: Place | None, digest: int) -> None:
         if place is not None:
-            self._taken.extend((self._end(channel, sent), *place, digest))
-
-    def _end(self, channel: str, sent: bool) -> int:
-        return self._ends.get((channel, sent)) or self._ends.setdefault((channel, sent), next(self._numbers))
+            self._taken.append(((channel, sent), *place, digest))
 
     def note_file(self, sent: bool, path: object) -> None:
         """A file was written, or read; nothing where that is no path of a regular file."""
@@ -169,7 +158,7 @@ class Messages:
 
     def _sends(self, original: CallOriginal, in_place: Sequence[object]) -> CallOriginal:
         """In place of ``_send_bytes``."""
-        entries, place_here, taken = self._channels.entries, self._place_here, self._taken
+        entries, place_here, append = self._channels.entries, self._place_here, self._taken.append
 
         def send_bytes(connection: Any, data: Any) -> Any:
             if in_place:
@@ -179,7 +168,7 @@ class Messages:
                     if channel.put:
                         place = self._pass_on(channel, channel.put.popleft(), place)
                     if place is not None:  # before it is sent: the receiver may end this process
-                        taken.extend((channel.sends, *place, digest_of(data)))
+                        append((channel.sent_there, *place, digest_of(data)))
                 except OSError:  # it is closed: the original says so
                     pass
                 except Exception as error:
@@ -190,7 +179,7 @@ class Messages:
 
     def _receives(self, original: CallOriginal, in_place: Sequence[object]) -> CallOriginal:
         """In place of ``_recv_bytes``."""
-        entries, place_here, taken = self._channels.entries, self._place_here, self._taken
+        entries, place_here, append = self._channels.entries, self._place_here, self._taken.append
 
         def receive_bytes(connection: Any, maxsize: int | None = None) -> Any:
             received = original(connection, maxsize)
@@ -200,7 +189,7 @@ class Messages:
                     if place is not None:
                         entry = entries.get(id(connection))
                         channel = self._channel(connection) if entry is None else entry[1]
-                        taken.extend((channel.receives, *place, digest_of(received.getbuffer())))
+                        append((channel.received_there, *place, digest_of(received.getbuffer())))
                 except OSError:  # another thread has closed it since
                     pass
                 except Exception as error:
@@ -222,8 +211,7 @@ class Messages:
         found = self._channels.get(connection)
         if found is None:
             status = os.fstat(connection.fileno())
-            name = f"{status.st_dev:x}:{status.st_ino:x}"
-            found = self._channels[connection] = _Channel(name, self._end(name, True), self._end(name, False))
+            found = self._channels[connection] = _Channel(f"{status.st_dev:x}:{status.st_ino:x}")
         return found
 
     def _make_pipe(self, original: CallOriginal, *args: Any, **kwargs: Any) -> Any:

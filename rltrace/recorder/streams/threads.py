@@ -190,6 +190,7 @@ class Streams:
         self._make_stream = make_stream
         self._lock = threading.Lock()
         self.local = _Local()
+        """To be read where ``here`` is called too often."""
         self._all: list[OpRecorder] = []
         self._names: dict[str, int] = {}
         self._engines: dict[int, Engine] = {}
