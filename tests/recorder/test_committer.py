@@ -135,6 +135,9 @@ def work(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> None:
     buffer[1] = y * 2.0
     buffer[torch.tensor([0, 2])] = torch.rand(4)
     copy = buffer.clone()
+    half = torch.empty(4)
+    half[:2] = y[2:] * 0.5
+    half[:2].sum()
     z[1:].add_(z[1:] * copy.sum(0)[1:])
     values, _ = torch.add(x, y, alpha=3.0).sort()
     torch.mul(values, x, out=y)

@@ -158,10 +158,18 @@ def test_hooks_see_the_ops_that_they_want(both: Both, options: Mapping[str, Any]
 
 def test_what_the_library_cannot_do_is_counted(both: Both) -> None:
     """By operator and reason, in a fact of the trace."""
-    found = both(lambda: torch.randn(2, generator=torch.Generator()) + 1)
+    found = both(lambda: torch.randn(2).to_sparse() + torch.ones(2).to_sparse())
     facts = found.process.facts
-    assert (facts["engine.native"], facts["engine.native.ops"], facts["engine.native.handed"]) == (True, 2, 1)
-    assert facts["engine.native.handed.most"] == "aten::randn.generator, a generator: 1"
+    assert (facts["engine.native"], facts["engine.native.ops"], facts["engine.native.handed"]) == (True, 5, 1)
+    assert facts["engine.native.handed.most"] == "aten::add.Tensor, a tensor that is not plain: 1"
+
+
+def test_arguments_that_only_python_knows(both: Both) -> None:
+    """The library reads generators and objects; an object that is a text, too, is left to Python."""
+    facts = both(PROGRAMS["random draws"]).process.facts
+    assert facts["engine.native.handed"] == 0
+    facts = both(PROGRAMS["objects"]).process.facts
+    assert facts["engine.native.handed.most"] == "rltrace_objects::text, an object: 2"
 
 
 def test_an_error_of_the_recorder_stays_its_own(

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch._library import opaque_object
+from torch._opaque_base import OpaqueBase
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -137,7 +139,10 @@ def _written_in_places() -> None:
 
 def _random_draws() -> None:
     own = torch.Generator().manual_seed(3)
-    torch.randn(3, generator=own)
+    other = torch.Generator().manual_seed(4)
+    for generator in (own, other, own, torch.default_generator):
+        torch.randn(3, generator=generator)
+    torch.empty(5).normal_(generator=other)
     torch.rand(2)
     F.dropout(torch.ones(9), 0.5)
     torch.multinomial(torch.ones(4), 2)
@@ -332,6 +337,38 @@ def _operators_that_go() -> None:
             f(torch.ones(2), number) if number % 2 else f(torch.ones(3), torch.ones(3), s=0.25)
 
 
+class Label(OpaqueBase):
+    """An object that operators pass on to a kernel in Python."""
+
+
+class Text(Label, str):
+    """One that is described by its value as well."""
+
+
+def _objects() -> None:
+    """Arguments of a type that only Python knows."""
+    for kind in (Label, Text):
+        if not opaque_object.is_opaque_reference_type(kind):
+            opaque_object.register_opaque_type(kind, typ="reference")  # type: ignore[arg-type]
+    with torch.library._scoped_library("rltrace_objects", "FRAGMENT") as library:
+        for kind in (Label, Text):
+            name = kind.__name__.lower()
+            library.define(f"{name}(Tensor a, {opaque_object.get_opaque_type_name(kind)} b) -> Tensor")
+            library.impl(name, lambda a, b: a + 1, "CPU")
+            function = torch._C._jit_get_operation(f"rltrace_objects::{name}")[0]
+            for made in (kind(), kind()):
+                function(torch.ones(2), made)
+
+
+def _kernel_that_fills(target: torch.Tensor, value: torch.Tensor) -> None:
+    target.copy_(value)
+
+
+_OWN = torch.library.Library("rltrace_programs", "FRAGMENT")
+_OWN.define("fill(Tensor(a!) target, Tensor value) -> ()")
+_OWN.impl("fill", _kernel_that_fills, "CPU")
+
+
 def _compiled() -> None:
     torch._dynamo.reset()
     net = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()), backend="aot_eager")
@@ -345,9 +382,12 @@ class RandomProgram:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._tensors: list[torch.Tensor] = []
+        self._arrays: list[Any] = []
+        self._generator = torch.Generator()
 
     def __call__(self) -> None:
         self._tensors = [torch.randn(4, 3), torch.ones(3, 4), torch.arange(12.0), torch.zeros(4, 3)]
+        self._generator.manual_seed(5)
         for _ in range(80):
             try:
                 made = self._random.choice(list(self._actions()))()
@@ -356,6 +396,7 @@ class RandomProgram:
             if isinstance(made, torch.Tensor):
                 self._tensors = [*self._tensors[-9:], made]
         self._tensors.clear()
+        self._arrays.clear()
 
     def _any(self) -> torch.Tensor:
         return self._random.choice(self._tensors)
@@ -381,6 +422,12 @@ class RandomProgram:
         yield lambda: torch.empty_like(t).copy_(u)
         yield lambda: torch.from_numpy(np.full(6, r.random(), dtype=np.float32))
         yield lambda: t.detach().numpy() is None
+        yield lambda: self._arrays.append(t.detach().numpy())
+        yield lambda: self._arrays.clear() if r.random() < 0.3 else r.choice(self._arrays).fill(r.random())
+        yield lambda: torch.empty(12)[r.randrange(3) : r.randrange(3, 12)].copy_(torch.ones(1))
+        yield lambda: torch.empty(t.shape, dtype=t.dtype).normal_(generator=self._generator)
+        yield lambda: _filled(torch.empty_like(t), u)
+        yield lambda: _filled(t.view(-1)[r.randrange(4) :], torch.ones(1))
         yield lambda: t.index_put_((torch.tensor([0]),), torch.tensor(5.0))
         yield lambda: torch.cat([t.reshape(-1), u.reshape(-1)])
         yield lambda: t.sort().values
@@ -391,6 +438,11 @@ class RandomProgram:
         yield lambda: t.detach().requires_grad_().pow(2).sum().backward()
         yield lambda: t.to(r.choice([torch.float64, torch.bfloat16])).float()
         yield rltrace.step
+
+
+def _filled(target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    torch.ops.rltrace_programs.fill(target, value)
+    return target
 
 
 PROGRAMS: dict[str, Program] = {
@@ -416,5 +468,6 @@ PROGRAMS: dict[str, Program] = {
     "other modes": _other_modes,
     "kernels in Python": _kernels_in_python,
     "operators that go": _operators_that_go,
+    "objects": _objects,
     "compiled": _compiled,
 }

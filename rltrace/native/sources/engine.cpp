@@ -198,15 +198,6 @@ struct WritersView {
   std::shared_ptr<Writers> writers;
 };
 
-// The weak references to NumPy arrays that are alive.
-py::list living_aliases(const Special& special) {
-  py::list living;
-  if (special.aliases)
-    for (auto alias : special.aliases)
-      if (!alias().is_none()) living.append(alias);
-  return living;
-}
-
 // NumPy shares the tensor's memory, while ``array`` lives (``StorageTables.expose``).
 void expose(State& state, const at::Tensor& tensor, const py::object& array) {
   const TensorImpl& impl = *tensor.unsafeGetTensorImpl();
@@ -242,12 +233,18 @@ void bind_tables(py::module_& m) {
       .def_readwrite("nbytes", &Special::nbytes)
       .def_readwrite("foreign", &Special::is_foreign)
       .def_readwrite("partial", &Special::partial)
+      .def_readwrite("rest_from_outside", &Special::rest_from_outside)
       .def_property(
           "aliases", [](Special& self) { return self.aliases ? self.aliases : py::none(); },
           [](Special& self, py::object aliases) { self.aliases = aliases.is_none() ? py::object() : aliases; })
       .def_property(
-          "mask", [](Special& self) { return self.mask ? self.mask : py::bool_(true); },
-          [](Special& self, py::object mask) { self.mask = mask.ptr() == Py_True ? py::object() : mask; })
+          "mask",
+          [](Special& self) { return self.mask ? self.mask : py::bool_(self.written == Written::ALL); },
+          [](Special& self, py::object mask) {
+            const bool is_one = py::isinstance<py::bool_>(mask);
+            self.written = !is_one ? Written::SOME : mask.ptr() == Py_True ? Written::ALL : Written::NONE;
+            self.mask = is_one ? py::object() : std::move(mask);
+          })
       .def_property_readonly("external",
                              [](Special& self) { return self.is_foreign || living_aliases(self).size() > 0; })
       .def_property_readonly("exposed", [](Special& self) { return self.is_foreign || bool(self.aliases); });
@@ -465,10 +462,13 @@ PYBIND11_MODULE(RLTRACE_MODULE, m) {
     all["BACKWARD"] = C::BACKWARD;
     all["TORCH_GENERATOR"] = C::TORCH_GENERATOR;
     all["SLOT_UNKNOWN"] = C::SLOT_UNKNOWN;
+    all["ALLOCATION"] = C::ALLOCATION;
     all["STORAGE_OFFSET"] = C::STORAGE_OFFSET;
+    all["LAST_WRITER"] = C::LAST_WRITER;
     all["OUTSIDE"] = C::OUTSIDE;
     all["OUTSIDE_READ"] = C::OUTSIDE_READ;
     all["UNKNOWN"] = C::UNKNOWN;
+    all["MIXED"] = C::MIXED;
     all["OVERWRITTEN"] = C::OVERWRITTEN;
     return all;
   });

@@ -10,6 +10,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/utils/tensor_layouts.h>
@@ -225,7 +226,9 @@ inline void layout_key(const TensorImpl& tensor, Words& key) {
   for (i64 stride : tensor.strides()) key.add(static_cast<u64>(stride));
 }
 
-enum class Tag : u64 { TENSOR = 1, NONE, INTEGER, FLOAT, COMPLEX, FALSE_, TRUE_, LIST, STRING, ENUM, CPU, OBJECT };
+enum class Tag : u64 {
+  TENSOR = 1, NONE, INTEGER, FLOAT, COMPLEX, FALSE_, TRUE_, LIST, STRING, ENUM, CPU, OBJECT, INSTANCE, GENERATOR
+};
 
 // The arguments of one call, sorted as in a row, and their signature.
 struct Arguments {
@@ -233,13 +236,15 @@ struct Arguments {
   std::vector<TensorImpl*> tensors;  // borrowed: from the stack, until the op has run
   std::vector<i64> integers;
   std::vector<double> floats;
-  const char* obstacle = nullptr;  // why Python is to handle the call
+  const IValue* generator = nullptr;  // borrowed, as tensors
+  const char* obstacle = nullptr;     // why Python is to handle the call
 
   void clear() {
     key.clear();
     tensors.clear();
     integers.clear();
     floats.clear();
+    generator = nullptr;
     obstacle = nullptr;
   }
 
@@ -333,7 +338,32 @@ struct Arguments {
       return true;
     }
     if (value.isObject()) return read_object(value);
-    return refuse(value.isGenerator() ? "a generator" : "an object");
+    if (value.isGenerator()) return read_generator(value);
+    if (value.isPyObject()) return read_instance(value.toPyObjectHolder()->getPyObject());
+    return refuse("an object");
+  }
+
+  bool read_generator(const IValue& value) {
+    if (value.toGenerator().device().type() != c10::kCPU) return refuse("a device");
+    if (generator != nullptr) return refuse("several generators");
+    tag(Tag::GENERATOR);
+    generator = &value;
+    return true;
+  }
+
+  // An instance of a class, which describes it alone, but where Python reads its value. Calls nothing that needs the
+  // interpreter. The class is alive as long as the call: Python's signature holds it.
+  bool read_instance(const PyObject* instance) {
+    PyTypeObject* type = Py_TYPE(instance);
+    constexpr auto READ =
+        Py_TPFLAGS_LONG_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_UNICODE_SUBCLASS;
+    const unsigned long flags = PyType_GetFlags(type);
+    if (!(flags & Py_TPFLAGS_HEAPTYPE) || flags & READ) return refuse("an object");
+    for (auto* base : {&PyFloat_Type, &PyComplex_Type, reinterpret_cast<PyTypeObject*>(THPVariableClass)})
+      if (PyType_IsSubtype(type, base)) return refuse("an object");
+    tag(Tag::INSTANCE);
+    key.add(reinterpret_cast<u64>(type));
+    return true;
   }
 
   // A script object that its type alone describes; of process groups and reductions, Python reads more.

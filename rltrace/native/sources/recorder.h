@@ -29,13 +29,14 @@ namespace rltrace {
 
 // As in rltrace/trace/format/schema.py and rltrace/recorder/core/row_buffer.py; checked when the library is loaded.
 struct Constants {
-  static constexpr u32 MARKED = 1, RNG = 2, VIEW = 4, VALUE_BOOL = 16, VALUE_INTEGER = 32, VALUE_FLOAT = 64,
-                       VALUE_COMPLEX = 128;
+  static constexpr u32 MARKED = 1, RNG = 2, VIEW = 4, ALLOCATION = 8, VALUE_BOOL = 16, VALUE_INTEGER = 32,
+                       VALUE_FLOAT = 64, VALUE_COMPLEX = 128;
   static constexpr u32 PHASE = 0xFFu << 16, BACKWARD = 5u << 16 | 1u << 24;
   static constexpr u32 TORCH_GENERATOR = 1u << 10;
   static constexpr i64 SLOT_UNKNOWN = 1023;
-  static constexpr i64 STORAGE_OFFSET = 0;
+  static constexpr i64 STORAGE_OFFSET = 0, LAST_WRITER = 1;
   static constexpr i64 OUTSIDE = SLOT_UNKNOWN << 2, OUTSIDE_READ = OUTSIDE | 1;
+  static constexpr i64 MIXED = (-1LL << 12) | SLOT_UNKNOWN << 2;
   static constexpr i64 UNKNOWN = (-2LL << 12) | SLOT_UNKNOWN << 2;
   static constexpr i64 OVERWRITTEN = (-3LL << 12) | SLOT_UNKNOWN << 2;
 };
@@ -88,6 +89,12 @@ struct Counts {
   std::map<std::pair<std::string, std::string>, u64> handed;  // by operator and reason
 };
 
+struct Unlocked {
+  explicit Unlocked(Lock& lock) : lock(lock) { lock.unlock(); }
+  ~Unlocked() { lock.lock(); }
+  Lock& lock;
+};
+
 // The recorder's own code in Python: the tables are unlocked, the interpreter is held, and the recorder's mode and the
 // program's ``__torch_function__`` are off.
 class PythonSection {
@@ -95,11 +102,6 @@ class PythonSection {
   explicit PythonSection(Lock& lock) : unlocked_(lock) {}
 
  private:
-  struct Unlocked {
-    explicit Unlocked(Lock& lock) : lock(lock) { lock.unlock(); }
-    ~Unlocked() { lock.lock(); }
-    Lock& lock;
-  };
   struct Interpreter {
     py::gil_scoped_acquire held;
   };

@@ -68,7 +68,7 @@ struct Recorder::Row {
     if (call->draws) add_generator();
     find_module();
     find_site();
-    writes_simply = writes_whole_storages();
+    writes_simply = is_writing_simple();
     if (call->is_partial && !writes_simply) {
       PythonSection python(lock);
       passed = python_arguments(op, arguments());
@@ -115,8 +115,10 @@ struct Recorder::Row {
     made->copies = is("copies");
     made->is_number = role == "number";
     made->is_allocation = role == "allocation";
+    made->only_allocates = made->is_allocation && !is("resizes") && !is("writes_any");
     made->has_arrived = role == "arrived";
     made->is_partial = is("partial");
+    made->is_custom = is("is_custom");
     made->writes_plainly = !is("arrives") && !is("writes_out");
     for (auto layout : python.attr("layouts")) made->layouts.push_back(layout_from(layout));
     for (auto place : python.attr("written")) made->written.push_back(place.cast<size_t>());
@@ -160,10 +162,11 @@ struct Recorder::Row {
   // Link of a view's input: it names the writer of its bytes, as the view reads nothing.
   i64 view_link(u64 address) {
     const i64* writer = recorder.writers->earlier.find(address);
-    const auto* special = state().special.find(address);
-    const bool is_whole = special == nullptr || !(*special)->partial;
-    if (writer != nullptr && is_whole) return here() - *writer;
-    if (writer == nullptr && address != 0 && is_alone()) return Constants::OUTSIDE;
+    if (writer != nullptr) {
+      const auto* special = state().special.find(address);
+      return special != nullptr && (*special)->partial ? Constants::MIXED : here() - *writer;
+    }
+    if (address != 0 && is_alone()) return Constants::OUTSIDE;
     PythonSection python(lock);
     return ask("_view_link", address).template cast<i64>();
   }
@@ -174,15 +177,14 @@ struct Recorder::Row {
     if (place == 0 && call->has_factor && factor_is_zero()) return Constants::OVERWRITTEN;
     if (call->is_allocation) return Constants::UNKNOWN;
     if (call->has_arrived) return Constants::OUTSIDE;
-    const auto* special = state().special.find(address);
     const Layout& layout = call->layouts[place];
     const TensorImpl& tensor = *tensors()[place];
     const std::pair<i64, i64> view(tensor.storage_offset(), layout.id);
+    const bool is_external = is_written_by_others(address);
+    const auto* special = state().special.find(address);
     const i64* writer = recorder.writers->earlier.find(address);
     if (special != nullptr) {
-      const bool is_whole = writer == nullptr ? is_alone() : !(*special)->partial || *(*special)->partial == view;
-      if ((*special)->is_plainly_foreign() && is_whole && add_digest_of(tensor, layout))
-        return writer == nullptr ? Constants::OUTSIDE_READ : (here() - *writer) | 1;
+      if (const auto link = special_link(place, address, view, **special, is_external, writer)) return *link;
     } else {
       const Read* read = state().reads.find(address, view.first, view.second);
       if (read != nullptr && read->stream == recorder.number_ && read->row != number) return here() - read->packed;
@@ -215,6 +217,48 @@ struct Recorder::Row {
     return link;
   }
 
+  // Link of an input in a storage that its last writer alone does not describe; none: Python finds it.
+  std::optional<i64> special_link(size_t place, u64 address, const std::pair<i64, i64>& view, const Special& special,
+                                  bool is_external, const i64* writer) {
+    const TensorImpl& tensor = *tensors()[place];
+    if (special.written == Written::NONE && call->is_custom && is_written_at(place) && tensor.numel() > 0)
+      return Constants::OVERWRITTEN;
+    if (special.written != Written::ALL) return std::nullopt;
+    const bool is_whole = !special.partial || *special.partial == view;
+    const bool is_exposed = special.is_foreign || special.aliases;
+    if (writer != nullptr && is_whole && !is_exposed && row_of(*writer) >= recorder.first_row) return here() - *writer;
+    const Read* read = is_external ? nullptr : state().reads.find(address, view.first, view.second);
+    if (read != nullptr && read->stream == recorder.number_ && read->row != number) return here() - read->packed;
+    if (writer == nullptr && !(is_external && is_alone())) return std::nullopt;
+    if (!add_digest_of(tensor, call->layouts[place])) return std::nullopt;
+    if (!is_external) add_read(address, view, place);
+    if (writer == nullptr) return Constants::OUTSIDE_READ;
+    return (is_whole ? here() - *writer : mixed_link(place, *writer, special)) | 1;
+  }
+
+  // Link of an input that several ops wrote, with a note (``RowBuffer._mixed_link``).
+  i64 mixed_link(size_t place, i64 writer, const Special& special) {
+    const i64 last = (number - row_of(writer)) << 1 | static_cast<i64>(special.rest_from_outside);
+    append(recorder.link_notes.values, {number, static_cast<i64>(place), Constants::LAST_WRITER, last});
+    return Constants::MIXED;
+  }
+
+  bool is_written_at(size_t place) const {
+    return std::find(call->written.begin(), call->written.end(), place) != call->written.end();
+  }
+
+  // Whether code outside torch can write a storage now (``Storage.external``). May unlock the tables meanwhile.
+  bool is_written_by_others(u64 address) {
+    const auto* known = state().special.find(address);
+    if (known == nullptr || (*known)->is_foreign || !(*known)->aliases) return known != nullptr && (*known)->is_foreign;
+    auto special = *known;
+    const Unlocked unlocked(lock);
+    const py::gil_scoped_acquire held;
+    const bool has_living = !living_aliases(*special).empty();
+    special.reset();
+    return has_living;
+  }
+
   // Whether a storage without a writer in this stream was written by no recorded op.
   bool is_alone() { return state().writers.size() == 1 && !state().has_rare_entries; }
 
@@ -235,10 +279,18 @@ struct Recorder::Row {
     return *(recorder.integers.values.end() - static_cast<i64>(call->factor_from_end)) == 0;
   }
 
-  // The state of the default generator: an op with another one has an obstacle.
+  // The state of the generator that the op draws from.
   void add_generator() {
-    add_digest(default_generator_digest());
-    flags = Constants::RNG | Constants::TORCH_GENERATOR;
+    const IValue* generator = scratch.arguments.generator;
+    if (generator == nullptr) {
+      add_digest(default_generator_digest());
+      flags = Constants::RNG | Constants::TORCH_GENERATOR;
+      return;
+    }
+    PythonSection python(lock);
+    const py::tuple state = ask("state_of", torch::jit::toPyObject(*generator));
+    add_digest(state[0].cast<u64>());
+    flags = state[1].cast<u32>();
   }
 
   void find_module() {
@@ -322,7 +374,7 @@ struct Recorder::Row {
 
   // Digest the written arguments and make the row their last writer (``OpRecorder._record_written``).
   i64 record_written() {
-    if (!writes_simply || !writes_whole_storages()) {
+    if (!writes_simply || !is_writing_simple()) {
       PythonSection python(lock);
       if (!passed) passed = {py::tuple(), py::none()};
       const py::tuple result =
@@ -340,28 +392,89 @@ struct Recorder::Row {
       state().reads.pop(address);
       for (auto& writers : state().writers)
         if (writers != recorder.writers) writers->drop(address);
-      recorder.writers->earlier.erase(address);
-      recorder.writers->current.set(address, pack_writer(number, slot));
-      ++slot;
+      const i64 writer = pack_writer(number, slot++);
+      if (is_whole(place) && !state().special.contains(address)) {
+        recorder.writers->earlier.erase(address);
+        recorder.writers->current.set(address, writer);
+      } else {
+        record_special_write(place, address, writer);
+      }
     }
     return slot;
   }
 
-  // Whether each written tensor is all of a storage that is described by its last writer alone.
-  bool writes_whole_storages() {
-    if (!call->writes_plainly || recorder.marked) return false;
+  // The op wrote in a storage that its writer alone does not describe, before or from now on.
+  void record_special_write(size_t place, u64 address, i64 writer) {
+    const TensorImpl& tensor = *tensors()[place];
+    const bool is_external = is_whole(place) && is_written_by_others(address);
+    const bool has_writer = recorder.writers->current.contains(address) || recorder.writers->earlier.contains(address);
+    recorder.writers->current.erase(address);
+    recorder.writers->earlier.set(address, writer);
+    const auto* known = state().special.find(address);
+    Special& special = known != nullptr
+                           ? **known
+                           : *state().add_special(address, static_cast<i64>(tensor.unsafe_storage().nbytes()), false);
+    if (is_whole(place)) {
+      special.partial.reset();
+      special.written = Written::ALL;
+      if (!is_external) drop_special(address);
+      return;
+    }
+    if (!special.partial) special.rest_from_outside = !has_writer;
+    special.partial = {tensor.storage_offset(), call->layouts[place].id};
+  }
+
+  // Drop a storage from ``special``, with weak references to arrays while the interpreter is held. May unlock the tables.
+  void drop_special(u64 address) {
+    const auto* known = state().special.find(address);
+    if (known == nullptr) return;
+    auto special = *known;
+    state().special.erase(address);
+    if (!special->aliases) return;
+    const Unlocked unlocked(lock);
+    const py::gil_scoped_acquire held;
+    special.reset();
+  }
+
+  // Whether the written tensor at this place is all of its storage.
+  bool is_whole(size_t place) const {
+    const Layout& layout = call->layouts[place];
+    const auto nbytes = scratch.arguments.tensors[place]->unsafe_storage().nbytes();
+    return layout.dense && layout.nbytes >= static_cast<i64>(nbytes);
+  }
+
+  // Whether all that the op writes can be recorded here: every storage is as large as it was, no element of it is
+  // unwritten afterwards, and no other tensor of the op shares it.
+  bool is_writing_simple() {
+    if (!call->writes_plainly || (call->copies && recorder.marked)) return false;
     for (size_t place : call->written) {
-      const TensorImpl& tensor = *tensors()[place];
       const Layout& layout = call->layouts[place];
-      const auto& storage = tensor.unsafe_storage();
-      const u64 address = address_of(tensor);
-      const bool is_whole = layout.dense && layout.nbytes >= static_cast<i64>(storage.nbytes());
-      if (!is_whole || layout.later || layout.nbytes == 0) return false;
-      if (storage.data() == nullptr || !state().handles.contains(address) || state().special.contains(address))
+      const auto& storage = tensors()[place]->unsafe_storage();
+      const u64 address = address_of(*tensors()[place]);
+      const auto* special = state().special.find(address);
+      const bool is_plain = is_whole(place) && special == nullptr;
+      if (layout.later || layout.nbytes == 0 || storage.data() == nullptr || !state().handles.contains(address))
         return false;
-      if (tensors().size() == 2 && address_of(*tensors()[1 - place]) == address) return false;
+      if (is_plain && recorder.marked) return false;
+      if (!is_plain && !is_special_write_simple(place, special == nullptr ? nullptr : special->get())) return false;
+      if (is_plain && tensors().size() != 2) continue;
+      for (size_t other = 0; other < tensors().size(); ++other)
+        if (other != place && address_of(*tensors()[other]) == address) return false;
     }
     return true;
+  }
+
+  bool is_special_write_simple(size_t place, const Special* special) {
+    const u64 address = address_of(*tensors()[place]);
+    if (special == nullptr || (!special->partial && !is_whole(place))) {
+      auto& writers = *recorder.writers;
+      const bool has_writer = writers.current.contains(address) || writers.earlier.contains(address);
+      if (!has_writer && !is_alone()) return false;  // others may have written the rest
+    }
+    if (special == nullptr) return true;
+    if (special->nbytes != static_cast<i64>(tensors()[place]->unsafe_storage().nbytes())) return false;
+    if (is_whole(place)) return special->written != Written::SOME && !call->is_partial;
+    return special->written == Written::ALL;
   }
 
   // Digest an output that aliases no argument, and follow its storage (``OpRecorder._fresh``).
@@ -385,7 +498,11 @@ struct Recorder::Row {
     if (!is_plain(impl) || impl.dim() > static_cast<i64>(MAX_DIMENSIONS)) return false;
     if (call->copies && recorder.marked) return false;
     u64 digest;
-    if (!digest_of(impl, layout_of(tensor), digest)) return false;
+    const Layout layout = layout_of(tensor);
+    if (layout.nbytes == 0 && !layout.later)
+      digest = digests::digest("", 0, layout.seed);
+    else if (!digest_of(impl, layout, digest))
+      return false;
     add_digest(digest);
     const u64 address = address_of(impl);
     if (state().handles.contains(address)) return true;  // memory of an argument
@@ -453,6 +570,10 @@ struct Recorder::Row {
   }
 
   void record_uncomputed() {
+    if (call->only_allocates && op.returns == 1 && returned()[0].isTensor()) {
+      const TensorImpl& allocated = *returned()[0].toTensor().unsafeGetTensorImpl();
+      if (is_plain(allocated)) return follow_allocated(allocated);
+    }
     PythonSection python(lock);
     py::object out;
     if (op.returns == 1) {
@@ -463,6 +584,16 @@ struct Recorder::Row {
       out = results;
     }
     flags |= ask("_record_uncomputed", call->python, python_tensors(tensors()), out).template cast<u32>();
+  }
+
+  // Follow memory that is unwritten (``OpRecorder._follow_allocated``).
+  void follow_allocated(const TensorImpl& tensor) {
+    const u64 address = address_of(tensor);
+    flags |= Constants::ALLOCATION;
+    if (state().handles.contains(address)) return;
+    follow(tensor);
+    state().add_special(address, static_cast<i64>(tensor.unsafe_storage().nbytes()), false)->written = Written::NONE;
+    recorder.writers->earlier.set(address, pack_writer(number, 0));
   }
 
   void check_settings() {

@@ -65,16 +65,28 @@ struct Writers {
   }
 };
 
-// A storage that its last writer alone does not describe (``Storage`` in storages.py).
+enum class Written : char { ALL, SOME, NONE };
+
+// A storage that its last writer alone does not describe (``Storage`` in storages.py). Made and dropped without the
+// interpreter where it has neither aliases nor a mask.
 struct Special {
   i64 nbytes;
   bool is_foreign;
-  std::optional<std::pair<i64, i64>> partial;
-  py::object aliases;  // null: None
-  py::object mask;     // null: True, all of it has been written
-
-  bool is_plainly_foreign() const { return is_foreign && !mask; }
+  Written written = Written::ALL;
+  bool rest_from_outside = false;
+  std::optional<std::pair<i64, i64>> partial = {};
+  py::object aliases = {};  // null: None
+  py::object mask = {};     // of SOME
 };
+
+// The weak references to NumPy arrays that are alive.
+inline py::list living_aliases(const Special& special) {
+  py::list living;
+  if (special.aliases)
+    for (auto alias : special.aliases)
+      if (!alias().is_none()) living.append(alias);
+  return living;
+}
 
 // A view that was digested as an input (``Reads`` in storages.py).
 struct Read {
@@ -138,8 +150,8 @@ inline void forget_weakly(u64 address) { c10::raw::weak_intrusive_ptr::decref(st
 // What follows from an operator and a signature (``Call`` in calls.py).
 struct Call {
   u32 op, structure, scalars;
-  bool is_view, computes, draws, returns_new, copies, is_number, is_allocation, has_arrived, is_partial,
-      writes_plainly;
+  bool is_view, computes, draws, returns_new, copies, is_number, is_allocation, only_allocates, has_arrived, is_partial,
+      is_custom, writes_plainly;
   std::vector<size_t> written;
   std::vector<char> overwritten;  // by place; empty where none is
   std::vector<char> aliased;      // by return
@@ -202,7 +214,7 @@ struct State {
 
   // Add a storage to ``special``. Its writers are no longer looked up without it.
   std::shared_ptr<Special> add_special(u64 address, i64 nbytes, bool is_foreign) {
-    auto added = std::make_shared<Special>(Special{nbytes, is_foreign, {}, {}, {}});
+    auto added = std::make_shared<Special>(Special{nbytes, is_foreign});
     special.set(address, added);
     for (auto& table : writers) {
       const i64* writer = table->current.find(address);

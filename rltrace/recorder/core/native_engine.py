@@ -39,6 +39,7 @@ from rltrace.recorder.core.modules import ModuleNames, ModuleStack
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import (
+    MIXED,
     OUTSIDE,
     OUTSIDE_READ,
     OVERWRITTEN,
@@ -164,6 +165,11 @@ class NativeRecorder(OpRecorder):
     def layout_of(self, tensor: torch.Tensor) -> Layout:
         return self.process.layouts.of(tensor)
 
+    def state_of(self, generator: torch.Generator) -> tuple[int, int]:
+        """Digest of the state of a generator that an op is about to draw from, and the flags of its row."""
+        digest, number = self.process.generators.of(generator)
+        return digest, int(RowFlag.RNG) | number << GENERATOR_SHIFT
+
     def intern_site(self, continues: bool) -> int:
         """Id of the stack of the caller. ``continues``: at the top anchor, as in a thread of autograd."""
         try:
@@ -262,16 +268,18 @@ class NativeModuleStack(ModuleStack):
 
 
 CONSTANTS = {
-    **{name: int(RowFlag[name]) for name in ("MARKED", "RNG", "VIEW")},
+    **{name: int(RowFlag[name]) for name in ("MARKED", "RNG", "VIEW", "ALLOCATION")},
     **{name: int(RowFlag[name]) for name in ("VALUE_BOOL", "VALUE_INTEGER", "VALUE_FLOAT", "VALUE_COMPLEX")},
     "PHASE": PHASE_BITS,
     "BACKWARD": phase_bits(Phase.BACKWARD),
     "TORCH_GENERATOR": 1 << GENERATOR_SHIFT,
     "SLOT_UNKNOWN": SLOT_UNKNOWN,
     "STORAGE_OFFSET": int(LinkNote.STORAGE_OFFSET),
+    "LAST_WRITER": int(LinkNote.LAST_WRITER),
     "OUTSIDE": OUTSIDE,
     "OUTSIDE_READ": OUTSIDE_READ,
     "UNKNOWN": UNKNOWN,
+    "MIXED": MIXED,
     "OVERWRITTEN": OVERWRITTEN,
 }
 """Numbers of rows and cells that the library writes, too."""

@@ -190,7 +190,7 @@ class RowBuffer:
 
     def _mixed_link(self, place: int, address: int, writer: int) -> int:
         """The link of an input that several ops wrote; notes the last one, and whether other bytes are from outside."""
-        value = (self.row - row_of(writer)) << 1 | self.process.storages.is_from_outside(address)
+        value = (self.row - row_of(writer)) << 1 | self.process.storages.special[address].rest_from_outside
         self.link_notes.extend((self.row, place, int(LinkNote.LAST_WRITER), value))
         return MIXED
 

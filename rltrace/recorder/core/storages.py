@@ -40,7 +40,7 @@ View = tuple[int, int]
 class Storage:
     """State of a storage that is not described by one whole write."""
 
-    __slots__ = ("aliases", "foreign", "mask", "nbytes", "partial")
+    __slots__ = ("aliases", "foreign", "mask", "nbytes", "partial", "rest_from_outside")
 
     def __init__(self, nbytes: int, foreign: bool) -> None:
         self.nbytes = nbytes
@@ -50,6 +50,8 @@ class Storage:
         """The NumPy arrays that torch made of it, those that died too; None: none since it was written whole."""
         self.partial: View | None = None
         """The view that its last writer wrote; None: all of it."""
+        self.rest_from_outside = False
+        """Where it is written in part: whether the elements that no op has written came from outside."""
         self.mask: NDArray[np.bool_] | bool = True
         """Which elements have been written since the storage was allocated; True: all, False: none."""
 
@@ -310,8 +312,6 @@ class Storages:
         self._arrived: dict[int, tuple[int, int]] = {}
         """By address, where no op has written since: the stream to which other processes sent it, and the number of
         that row among the stream's rows with arrivals."""
-        self._from_outside: set[int] = set()
-        """Addresses of storages whose elements that no op has written came from outside, of those written in part."""
         self._in_flight: dict[int, list[Flight]] = {}
         """By address: flights that have not ended."""
         self._writers: list[Writers] = []
@@ -481,17 +481,6 @@ class Storages:
             writers.current.pop(address, None)
             writers.earlier[address] = writer
 
-    def record_rest(self, writers: Writers, address: int) -> None:
-        """An op is about to write a part of a storage, of which no other part was written since a whole write."""
-        if writers.of(address) is None and not self.written_elsewhere(address):
-            self._from_outside.add(address)
-        else:
-            self._from_outside.discard(address)
-
-    def is_from_outside(self, address: int) -> bool:
-        """Whether the elements of a storage written in part that no op has written came from outside."""
-        return address in self._from_outside
-
     def end_step(self) -> None:
         self.reads.clear()
         for writers in self._writers:
@@ -506,7 +495,6 @@ class Storages:
         for address in dead:
             self.special.pop(address, None)
             self._arrived.pop(address, None)
-            self._from_outside.discard(address)
             self._in_flight.pop(address, None)
             self._unseen_writes.discard(address)
 
@@ -515,7 +503,6 @@ class Storages:
         self.tables.clear()
         self.special.clear()
         self._arrived.clear()
-        self._from_outside.clear()
         self._in_flight.clear()
         self._unseen_writes.clear()
 

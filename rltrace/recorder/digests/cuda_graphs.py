@@ -17,6 +17,10 @@ from typing import Any
 import torch
 
 from rltrace.recorder.base.patching import Patches
+from rltrace.recorder.base.torch_function import torch_function_disabled
+
+_DisableTorchDispatch: Any = torch._C._DisableTorchDispatch
+_set_grad_enabled, _is_grad_enabled = torch._C._set_grad_enabled, torch.is_grad_enabled
 
 SECONDS = 60.0
 """A capture begins after so long at the latest: it may fail then, but the program does not hang."""
@@ -73,19 +77,22 @@ def is_captured(device: torch.device) -> bool:
 class overrides_disabled:  # noqa: N801  as functions of contextlib, which take twice as long
     """Modes, subclasses and autograd of the program are off inside."""
 
-    __slots__ = ("_grad", "_guards")
+    __slots__ = ("_dispatch", "_function", "_grad")
 
     def __enter__(self) -> None:
-        self._guards = torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction()
-        for guard in self._guards:
-            guard.__enter__()
-        self._grad = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)
+        self._dispatch = _DisableTorchDispatch()
+        self._function = torch_function_disabled()
+        self._dispatch.__enter__()
+        self._function.__enter__()
+        self._grad = _is_grad_enabled()
+        if self._grad:
+            _set_grad_enabled(False)
 
     def __exit__(self, *error: Any) -> None:
-        torch._C._set_grad_enabled(self._grad)
-        for guard in reversed(self._guards):
-            guard.__exit__(*error)
+        if self._grad:
+            _set_grad_enabled(True)
+        self._function.__exit__(*error)
+        self._dispatch.__exit__(*error)
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------

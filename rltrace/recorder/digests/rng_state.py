@@ -96,14 +96,18 @@ class RngUse:
         if generator is None:  # a few ops take it by position
             generator = next((value for value in args if torch.Generator in type(value).__mro__), None)
         if generator is not None:
-            if is_captured(generator.device):  # its state is set at each replay, and must not be read now
-                return 0, Generator.UNKNOWN
-            return state_digest(generator), self._number_of(generator)
+            return self.of(generator)
         device = _device_of(args, kwargs)
         if device.type == "cpu":
             return state_digest(torch.default_generator), _TORCH
         generator = None if is_captured(device) else _default_of(device)
         return (0, Generator.UNKNOWN) if generator is None else (state_digest(generator), _default_number(device))
+
+    def of(self, generator: torch.Generator) -> tuple[int, int]:
+        """Digest of the state of a generator, and its number."""
+        if is_captured(generator.device):  # its state is set at each replay, and must not be read now
+            return 0, Generator.UNKNOWN
+        return state_digest(generator), self._number_of(generator)
 
     def _number_of(self, generator: torch.Generator) -> int:
         address = generator._cdata  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -422,12 +423,10 @@ class ActivationPacker:
     def write(self, new: NewActivations, write_chunk: WriteChunk) -> dict[str, object]:
         """Write the activation rows of a commit; returns its journal record."""
         digests = self._write(ACTIVATION_DIGESTS, self._digests(new.entries), write_chunk)
-        call_rows = [_call(entry) for entry in new.entries if isinstance(entry, NewCall)]
-        tensor_rows = [row for entry in new.entries for row in _tensors(entry)]
-        calls, tensors = (
-            self._write(spec, np.array(rows, np.uint64).reshape(-1, spec.chunk[1]), write_chunk)
-            for spec, rows in ((ACTIVATION_CALLS, call_rows), (ACTIVATION_TENSORS, tensor_rows))
-        )
+        call_rows: Any = [_call(entry) for entry in new.entries if isinstance(entry, NewCall)]
+        call_rows = np.array(call_rows, np.uint64).reshape(-1, len(ModuleCallColumn))
+        calls = self._write(ACTIVATION_CALLS, call_rows, write_chunk)
+        tensors = self._write(ACTIVATION_TENSORS, _tensors(new.entries), write_chunk)
         return activations_record(ActivationPart(calls, tensors, digests, tuple(new.left_out)))
 
     def _digests(self, entries: Sequence[NewCall | NewOp]) -> NDArray[np.uint64]:
@@ -476,24 +475,30 @@ def _call(call: NewCall) -> list[int]:
     return row
 
 
-def _tensors(entry: NewCall | NewOp) -> Iterator[list[int]]:
-    owner, number = (TensorOwner.CALL, entry.number) if isinstance(entry, NewCall) else (TensorOwner.OP, entry.row)
-    for tensor in entry.tensors:
-        row = [0] * len(ActivationColumn)
-        row[ActivationColumn.OWNER], row[ActivationColumn.STREAM], row[ActivationColumn.NUMBER] = (
-            owner,
-            entry.stream,
-            number,
-        )
-        row[ActivationColumn.TENSORS], row[ActivationColumn.PART], row[ActivationColumn.NAME] = (
-            len(entry.tensors),
-            tensor.part,
-            tensor.name,
-        )
-        row[ActivationColumn.LAYOUT], row[ActivationColumn.AXES] = tensor.layout, sum(1 << axis for axis in tensor.axes)
-        row[ActivationColumn.WHOLE], row[ActivationColumn.OFFSET], row[ActivationColumn.COUNT] = (
-            tensor.whole,
-            tensor.block.offset,
-            tensor.block.count,
-        )
-        yield row
+def _tensors(entries: Sequence[NewCall | NewOp]) -> NDArray[np.uint64]:
+    """The rows of all tensors, column by column, which takes a third of the time of row by row."""
+    tensors = [tensor for entry in entries for tensor in entry.tensors]
+    counts = [len(entry.tensors) for entry in entries]
+    of_call = [isinstance(entry, NewCall) for entry in entries]
+    owners = {
+        ActivationColumn.OWNER: np.where(of_call, TensorOwner.CALL, TensorOwner.OP),
+        ActivationColumn.STREAM: [entry.stream for entry in entries],
+        ActivationColumn.NUMBER: [entry.number if isinstance(entry, NewCall) else entry.row for entry in entries],
+        ActivationColumn.TENSORS: counts,
+    }
+    rows = np.zeros((len(tensors), len(ActivationColumn)), np.uint64)
+    for column, numbers in owners.items():
+        rows[:, column] = np.repeat(np.array(numbers, np.uint64), counts)
+    rows[:, ActivationColumn.PART] = [tensor.part for tensor in tensors]
+    rows[:, ActivationColumn.NAME] = [tensor.name for tensor in tensors]
+    rows[:, ActivationColumn.LAYOUT] = [tensor.layout for tensor in tensors]
+    rows[:, ActivationColumn.AXES] = [_mask(tensor.axes) for tensor in tensors]
+    rows[:, ActivationColumn.WHOLE] = np.array([tensor.whole for tensor in tensors], np.uint64)
+    rows[:, ActivationColumn.OFFSET] = [tensor.block.offset for tensor in tensors]
+    rows[:, ActivationColumn.COUNT] = [tensor.block.count for tensor in tensors]
+    return rows
+
+
+@cache
+def _mask(axes: tuple[int, ...]) -> int:
+    return sum(1 << axis for axis in axes)

@@ -101,17 +101,17 @@ def points(names: CheckpointNames, call: Called) -> list[Point]:
         return [(Part.OUTPUT, f"/{module.logprobs_mode}", result.logprobs_tensors.logprobs[:, :1])]
     if not isinstance(result, tuple) or not isinstance(result[0], torch.Tensor):
         return []
-    around, last = _names(names, call)
-    rank, count = getattr(module, "tp_rank", 0), getattr(module, "tp_size", 1)
-    packed = getattr(type(call.root), "packed_modules_mapping", {}).get(last)
-    sizes = getattr(module, "output_partition_sizes", None)
-    if packed and sizes and len(packed) == len(sizes):
-        copies = getattr(module, "num_kv_head_replicas", 1)
+    own = vars(module)  # ``getattr`` would ask the module for what it does not have, which takes as long as all else
+    rank, count, sizes = own.get("tp_rank", 0), own.get("tp_size", 1), own.get("output_partition_sizes", ())
+    around, last = _names(names, call) if len(sizes) > 1 else ("", "")
+    packed = getattr(type(call.root), "packed_modules_mapping", {}).get(last) if last else None
+    if packed and len(packed) == len(sizes):
+        copies = own.get("num_kv_head_replicas", 1)
         parts = zip(packed, result[0].split(list(sizes), dim=-1), [1, *[copies] * (len(packed) - 1)], strict=True)
         return [(Part.OUTPUT, of_rank(f"{around}.{name}", rank // n, count // n), x) for name, x, n in parts]
-    if count > 1 and getattr(module, "input_is_parallel", False) and call.args:
+    if count > 1 and own.get("input_is_parallel", False) and call.args:
         return [(Part.INPUT, of_rank("", rank, count), call.args[0])]
-    if count > 1 and not getattr(module, "gather_output", True):
+    if count > 1 and not own.get("gather_output", True):
         return [(Part.OUTPUT, of_rank("", rank, count), result[0])]
     return summed_points(result) if kind == "RMSNorm" else []
 
