@@ -19,7 +19,6 @@
 #include <array>
 #include <map>
 #include <optional>
-#include <tuple>
 
 #include "frames.h"
 #include "operators.h"
@@ -462,22 +461,25 @@ class Recorder {
 
   // Whether a hook wants ops of this operator, where the thread is now; asked once in a step.
   bool is_wanted(Operator& op, const torch::autograd::Node* node) {
-    const std::tuple key(&op, module_here(node), node == nullptr ? static_cast<u32>(phase) : Constants::BACKWARD);
+    const i64 where = module_here(node);
+    const u32 when = node == nullptr ? static_cast<u32>(phase) : Constants::BACKWARD;
     Lock lock(state->mutex);
-    const auto known = wanted_.find(key);
-    if (known != wanted_.end()) return known->second;
+    wanted_key_.clear();
+    for (u64 word : {reinterpret_cast<u64>(&op), static_cast<u64>(where), static_cast<u64>(when)}) wanted_key_.add(word);
+    if (const bool* known = wanted_.find(wanted_key_, wanted_key_.hash())) return *known;
     const u64 era = wanted_era_;
+    const Words key = wanted_key_;
     bool is_wanted = true;
     {
       PythonSection python(lock);
       try {
-        const py::object asked = stream_.attr("hooks_want")(op.function(), std::get<1>(key), std::get<2>(key));
+        const py::object asked = stream_.attr("hooks_want")(op.function(), where, when);
         is_wanted = asked.cast<bool>();
       } catch (py::error_already_set& error) {  // the hook raises it again, for the op
         error.discard_as_unraisable("rltrace");
       }
     }
-    if (wanted_era_ == era) wanted_.emplace(key, is_wanted);
+    if (wanted_era_ == era) wanted_.add(key, key.hash(), is_wanted);
     return is_wanted;
   }
 
@@ -498,7 +500,8 @@ class Recorder {
   py::object snapshot_;
   Words event_stack_;
   bool is_hooked_ = false;
-  std::map<std::tuple<const Operator*, i64, u32>, bool> wanted_;
+  KeyTable<bool> wanted_;  // by operator, module and phase
+  Words wanted_key_;
   u64 wanted_era_ = 0;
   i64 epoch_ = -1;
   std::vector<std::pair<i64, i64>> epochs_;

@@ -424,7 +424,7 @@ struct Recorder::Row {
     special.partial = {tensor.storage_offset(), call->layouts[place].id};
   }
 
-  // Drop a storage from ``special``, with weak references to arrays while the interpreter is held. May unlock the tables.
+  // Drop a storage from ``special``, its references to arrays with the interpreter held. May unlock the tables.
   void drop_special(u64 address) {
     const auto* known = state().special.find(address);
     if (known == nullptr) return;
