@@ -412,6 +412,8 @@ class RandomProgram:
         yield lambda: t.clone(memory_format=r.choice([torch.contiguous_format, torch.preserve_format]))
         yield lambda: t.add_(r.choice([1, u]))
         yield lambda: t.copy_(u)
+        yield lambda: t.view(-1)[: r.randrange(4)].copy_(t.view(-1)[: r.randrange(4)])
+        yield lambda: torch.mul(t.view(-1)[:3], 2, out=u.view(-1)[r.randrange(3) :][:3])
         yield lambda: t.view(-1)[: r.randrange(4)].fill_(r.random())
         same = [each for each in self._tensors if each.shape == t.shape]
         yield lambda: torch.add(t, 2, out=r.choice(same))

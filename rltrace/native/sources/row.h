@@ -119,7 +119,8 @@ struct Recorder::Row {
     made->has_arrived = role == "arrived";
     made->is_partial = is("partial");
     made->is_custom = is("is_custom");
-    made->writes_plainly = !is("arrives") && !is("writes_out");
+    made->arrives = is("arrives");
+    made->writes_out = is("writes_out");
     for (auto layout : python.attr("layouts")) made->layouts.push_back(layout_from(layout));
     for (auto place : python.attr("written")) made->written.push_back(place.cast<size_t>());
     for (auto place : python.attr("overwritten")) {
@@ -374,7 +375,7 @@ struct Recorder::Row {
 
   // Digest the written arguments and make the row their last writer (``OpRecorder._record_written``).
   i64 record_written() {
-    if (!writes_simply || !is_writing_simple()) {
+    if (!writes_simply || !is_writing_simple() || (call->writes_out && has_resized())) {
       PythonSection python(lock);
       if (!passed) passed = {py::tuple(), py::none()};
       const py::tuple result =
@@ -443,10 +444,17 @@ struct Recorder::Row {
     return layout.dense && layout.nbytes >= static_cast<i64>(nbytes);
   }
 
+  // Whether an argument ``out`` has another layout than before the op.
+  bool has_resized() {
+    return std::any_of(call->written.begin(), call->written.end(), [&](size_t place) {
+      return layout_of(owned(tensors()[place])).id != call->layouts[place].id;
+    });
+  }
+
   // Whether all that the op writes can be recorded here: every storage is as large as it was, no element of it is
-  // unwritten afterwards, and no other tensor of the op shares it.
+  // unwritten afterwards, and no other view of it is among the op's tensors.
   bool is_writing_simple() {
-    if (!call->writes_plainly || (call->copies && recorder.marked)) return false;
+    if (call->arrives || (call->copies && recorder.marked)) return false;
     for (size_t place : call->written) {
       const Layout& layout = call->layouts[place];
       const auto& storage = tensors()[place]->unsafe_storage();
@@ -458,10 +466,15 @@ struct Recorder::Row {
       if (is_plain && recorder.marked) return false;
       if (!is_plain && !is_special_write_simple(place, special == nullptr ? nullptr : special->get())) return false;
       if (is_plain && tensors().size() != 2) continue;
-      for (size_t other = 0; other < tensors().size(); ++other)
-        if (other != place && address_of(*tensors()[other]) == address) return false;
+      for (const TensorImpl* other : tensors())
+        if (address_of(*other) == address && !is_same_view(*other, *tensors()[place])) return false;
     }
     return true;
+  }
+
+  static bool is_same_view(const TensorImpl& one, const TensorImpl& other) {
+    return one.storage_offset() == other.storage_offset() && one.dtype() == other.dtype() &&
+           one.sizes() == other.sizes() && one.strides() == other.strides();
   }
 
   bool is_special_write_simple(size_t place, const Special* special) {
