@@ -134,7 +134,8 @@ def test_what_waits_for_a_stopped_process_is_ended(tmp_path: Path, monkeypatch: 
 
 def test_descendants() -> None:
     """Children and theirs, by pid, each with its start time; none of those of others."""
-    with subprocess.Popen(["sh", "-c", "cat & cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    both = "exec 3<&0; cat <&3 & cat"  # a shell gives what is in the background an empty input otherwise
+    with subprocess.Popen(["sh", "-c", both], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None
         child.stdin.write(b"x\n")
         child.stdin.flush()
