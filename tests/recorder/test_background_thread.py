@@ -59,6 +59,17 @@ def test_an_error_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == []
 
 
+def test_the_system_does_not_count_what_has_ended() -> None:
+    """As Python itself counts threads before a fork: it warns where there are any."""
+    threads = lambda: {path.name for path in Path("/proc/self/task").iterdir()}  # noqa: E731
+    before = threads()
+    for _ in range(200):
+        thread = CommitThread(lambda _: None, lambda _: None)
+        thread.start()
+        thread.end()
+        assert threads() <= before
+
+
 @pytest.mark.parametrize(("grows", "commits"), [("never", 1), ("always", 0), ("at commits", SPARE)])
 def test_what_an_idle_process_wrote_is_committed_soon(
     monkeypatch: pytest.MonkeyPatch, grows: str, commits: int

@@ -175,7 +175,7 @@ class CommitThread:
         """Give up, and wait for its end."""
         self.give_up()
         if self.thread is not None:
-            self.thread.join(30)
+            self.thread.vanish(30)
 
     def _run(self) -> None:
         try:
