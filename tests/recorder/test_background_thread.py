@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 from recorded import Recorded
 
 import rltrace
+from rltrace.recorder.base import background_thread
 from rltrace.recorder.base.background_thread import SPARE, BackgroundThread, CommitThread
 from rltrace.trace.read.reader import open_trace
 
@@ -57,6 +60,25 @@ def test_an_error_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     thread.start()
     assert thread.join(60)
     assert seen == []
+
+
+def test_all_that_is_finished_is_committed_however_busy_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where something is full again and again, the rest is not left behind."""
+    seconds, commits = count(), list[bool]()
+    clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=time.sleep)
+    monkeypatch.setattr(background_thread, "time", clock)
+
+    def commit(full_only: bool) -> None:
+        commits.append(full_only)
+        thread.wake()
+        if not full_only or len(commits) == 50:
+            thread.give_up()
+
+    thread = CommitThread(commit, lambda _: None)
+    thread.wake()
+    thread.start()
+    assert thread.thread is not None and thread.thread.join(60)
+    assert commits[0] and not commits[-1]
 
 
 def test_the_system_does_not_count_what_has_ended() -> None:

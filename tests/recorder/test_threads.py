@@ -20,6 +20,7 @@ from rltrace.diff import compare
 from rltrace.diff.base.coverage import coverage_notes
 from rltrace.diff.base.model import Verdict
 from rltrace.diff.happened_before import HappenedBefore, Instant
+from rltrace.extensions.archive.verify import verify
 from rltrace.trace.format.schema import Origin, Step
 from rltrace.trace.read.reader import open_trace
 
@@ -184,6 +185,29 @@ def test_a_step_made_by_a_thread_is_that_streams(record: Record) -> None:
     thread = other(got, "learner")
     assert step[Step.STREAM] == thread.stream.index
     assert step[Step.END_ROW] == sum(row.step == 0 for row in thread.rows) > 1
+
+
+def test_steps_of_several_threads_are_in_the_order_of_their_end(record: Record) -> None:
+    """Whichever stream they belong to; no number stands twice, and what was written is whole."""
+    together = threading.Barrier(3)
+
+    def work() -> None:
+        layer = nn.Linear(3, 3)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(20):
+            layer(torch.ones(2, 3)).sum().backward()
+            together.wait()
+            optimizer.step()
+            rltrace.step()
+
+    with record.block() as got:
+        threads = [threading.Thread(target=work, name=f"worker-{number}") for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert got.process.steps[:, Step.STEP].tolist() == list(range(120))
+    assert verify(got.path).damage == ()
 
 
 def test_many_threads_at_once_leave_whole_streams(record: Record) -> None:

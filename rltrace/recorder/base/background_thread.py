@@ -106,6 +106,8 @@ class CommitThread:
         was written so far."""
         self._commit, self._fail, self._on_resume, self._written = commit, fail, on_resume, written
         self._committed, self._spare = 0, SPARE
+        self._due = 0.0
+        """Time (``monotonic``) of the next commit of all that is finished, however often what is full is committed."""
         self._wake = threading.Event()
         self._progress = threading.Condition()
         self._is_requested = False
@@ -179,12 +181,15 @@ class CommitThread:
 
     def _run(self) -> None:
         try:
+            self._due = time.monotonic() + COMMIT_SECONDS
             while not self.is_stopping:
                 woken = self._wait()
                 self._wake.clear()
                 requested, self._is_requested = self._is_requested, False
                 pausing = self.is_paused  # read after the event is cleared: what is requested later wakes again
-                full_only = woken and not requested and not pausing
+                full_only = woken and not requested and not pausing and time.monotonic() < self._due
+                if not full_only:
+                    self._due = time.monotonic() + COMMIT_SECONDS
                 if not self.is_stopping:
                     self._committed = self._committed if full_only else self._written()
                     self._commit(full_only)
@@ -197,8 +202,8 @@ class CommitThread:
 
     def _wait(self) -> bool:
         """Wait until a commit is due; whether it was woken."""
-        until, before = time.monotonic() + COMMIT_SECONDS, self._written()
-        while (left := until - time.monotonic()) > 0:
+        before = self._written()
+        while (left := self._due - time.monotonic()) > 0:
             if self._wake.wait(min(left, IDLE_SECONDS)):
                 return True
             now = self._written()

@@ -34,6 +34,7 @@ from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.capture.captures import AttemptCapture
 from rltrace.recorder.core.compiled import CompiledSteps, goes_into_graph
 from rltrace.recorder.core.modules import ModuleCalls
+from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.row_buffer import phase_bits
 from rltrace.recorder.digests import rng_state
 from rltrace.recorder.digests.cuda_graphs import is_captured
@@ -397,6 +398,8 @@ class StepWriter:
         self._series = series
         self._scalers = scalers
         self.carried = CarriedObjects(series, lambda: integrations.registry.statistics.found)
+        self._ending = threading.RLock()
+        """Attempts of several threads end one after the other."""
         self._slept: array[int] = array("I")
         """Of each attempt since the counter fell asleep: ordinal of its optimizer, and whether it was skipped."""
         self._slept_optimizers: dict[int, OptimizerState] = {}
@@ -482,37 +485,37 @@ class StepWriter:
         if current is not None:
             current.phase = phase_bits(process.phase)  # other, unless the program sets one
             current.end_attempt()
-        stream = current or self._streams.main
-        ended = process.step
-        self._streams.committer.add_step(
-            StepRecord(
-                step=ended,
-                stream=stream.number,
-                optimizer=self._optimizer_id(attempt.optimizer),
-                count=attempt.count,
-                skipped=attempt.skipped,
-                backwards=attempt.backwards,
-                environment_steps=0
-                if self._recording.options.asleep
-                else self._integrations.steps.count,  # 0: not known
-                end_row=stream.row,
-                recorded=self._window.is_open,
-                parameters=attempt.parameters,
-                gradients=attempt.gradients,
-                generators=attempt.generators,
-            )
-        )
-        if attempt.start is not None:
-            self._recording.writer.append(_start_record(attempt.optimizer.ordinal, attempt.start))
-        self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
-        self.carried.attempt_ended(ended)
-        process.step = ended + 1
-        process.attempt = attempt.optimizer.ordinal, attempt.count
+        with self._ending:
+            ended = process.step
+            self._streams.committer.add_step(self._record_of(attempt, ended, current or self._streams.main))
+            if attempt.start is not None:
+                self._recording.writer.append(_start_record(attempt.optimizer.ordinal, attempt.start))
+            self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
+            self.carried.attempt_ended(ended)
+            process.step = ended + 1
+            process.attempt = attempt.optimizer.ordinal, attempt.count
         process.storages.end_step()
         if ended == 0:
             self._recording.write_facts()
         self._streams.step_began(ended + 1)
         self._window.move(ended + 1)
+
+    def _record_of(self, attempt: Attempt, step: int, stream: OpRecorder) -> StepRecord:
+        asleep = self._recording.options.asleep
+        return StepRecord(
+            step=step,
+            stream=stream.number,
+            optimizer=self._optimizer_id(attempt.optimizer),
+            count=attempt.count,
+            skipped=attempt.skipped,
+            backwards=attempt.backwards,
+            environment_steps=0 if asleep else self._integrations.steps.count,  # 0: not known
+            end_row=stream.row,
+            recorded=self._window.is_open,
+            parameters=attempt.parameters,
+            gradients=attempt.gradients,
+            generators=attempt.generators,
+        )
 
     def _optimizer_id(self, optimizer: OptimizerState) -> int:
         if optimizer.id is not None:

@@ -200,7 +200,7 @@ class Committer:
         rows = self._take(stream, number)
         if rows is not None and self.on_commit is not None:
             self.on_commit(number, rows)
-        steps = self._take_steps(number)
+        steps = self._take_steps()
         values = self._values.take(number, self._committed[number]) if self._values is not None else None
         activations = self._activations.take(number, self._committed[number]) if self._activations is not None else None
         samples = self._samples() if number == 0 else None
@@ -219,13 +219,11 @@ class Committer:
         with self._process.readback.gate.inside() as may:
             return self._series.take() if self._series is not None and (may or self.thread.is_stopping) else None
 
-    def _take_steps(self, number: int) -> list[StepRecord]:
-        """Finished attempts of a stream whose rows are all committed."""
-        end = self._committed[number]
-        ready = [s for s in self._steps if s.stream == number and s.end_row <= end]
-        for step in ready:
-            self._steps.remove(step)
-        return ready
+    def _take_steps(self) -> list[StepRecord]:
+        """Finished attempts of all streams, in the order of their end; the writer waits for the rows of each."""
+        steps = self._steps[:]
+        del self._steps[: len(steps)]
+        return steps
 
     def _take(self, stream: RowBuffer, number: int) -> Rows | None:
         """Remove finished rows, at most SEGMENT_ROWS. Each slice and each deletion is one atomic operation."""
