@@ -413,7 +413,7 @@ class RandomProgram:
         yield lambda: t.add_(r.choice([1, u]))
         yield lambda: t.copy_(u)
         yield lambda: t.view(-1)[: r.randrange(4)].copy_(t.view(-1)[: r.randrange(4)])
-        yield lambda: torch.mul(t.view(-1)[:3], 2, out=u.view(-1)[r.randrange(3) :][:3])
+        yield lambda: _doubled_into(u.view(-1)[r.randrange(3) :], t.view(-1))
         yield lambda: t.view(-1)[: r.randrange(4)].fill_(r.random())
         same = [each for each in self._tensors if each.shape == t.shape]
         yield lambda: torch.add(t, 2, out=r.choice(same))
@@ -440,6 +440,11 @@ class RandomProgram:
         yield lambda: t.detach().requires_grad_().pow(2).sum().backward()
         yield lambda: t.to(r.choice([torch.float64, torch.bfloat16])).float()
         yield rltrace.step
+
+
+def _doubled_into(target: torch.Tensor, value: torch.Tensor) -> None:
+    size = min(3, target.numel(), value.numel())
+    torch.mul(value[:size], 2, out=target[:size])
 
 
 def _filled(target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
