@@ -364,9 +364,9 @@ def _kernel_that_fills(target: torch.Tensor, value: torch.Tensor) -> None:
     target.copy_(value)
 
 
-_OWN = torch.library.Library("rltrace_programs", "FRAGMENT")
-_OWN.define("fill(Tensor(a!) target, Tensor value) -> ()")
-_OWN.impl("fill", _kernel_that_fills, "CPU")
+_LIBRARY = torch.library.Library("rltrace_programs", "FRAGMENT")
+_LIBRARY.define("fill(Tensor(a!) target, Tensor value) -> ()")
+_LIBRARY.impl("fill", _kernel_that_fills, "CPU")
 
 
 def _compiled() -> None:

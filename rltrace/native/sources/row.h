@@ -260,6 +260,11 @@ struct Recorder::Row {
     return has_living;
   }
 
+  // Whether an op of this stream is the last writer of a storage.
+  bool has_writer(u64 address) {
+    return recorder.writers->current.contains(address) || recorder.writers->earlier.contains(address);
+  }
+
   // Whether a storage without a writer in this stream was written by no recorded op.
   bool is_alone() { return state().writers.size() == 1 && !state().has_rare_entries; }
 
@@ -288,10 +293,13 @@ struct Recorder::Row {
       flags = Constants::RNG | Constants::TORCH_GENERATOR;
       return;
     }
-    PythonSection python(lock);
-    const py::tuple state = ask("state_of", torch::jit::toPyObject(*generator));
-    add_digest(state[0].cast<u64>());
-    flags = state[1].cast<u32>();
+    std::pair<u64, u32> state;
+    {
+      PythonSection python(lock);
+      state = ask("state_of", torch::jit::toPyObject(*generator)).template cast<std::pair<u64, u32>>();
+    }
+    add_digest(state.first);
+    flags = state.second;
   }
 
   void find_module() {
@@ -408,7 +416,7 @@ struct Recorder::Row {
   void record_special_write(size_t place, u64 address, i64 writer) {
     const TensorImpl& tensor = *tensors()[place];
     const bool is_external = is_whole(place) && is_written_by_others(address);
-    const bool has_writer = recorder.writers->current.contains(address) || recorder.writers->earlier.contains(address);
+    const bool is_unwritten = !has_writer(address);
     recorder.writers->current.erase(address);
     recorder.writers->earlier.set(address, writer);
     const auto* known = state().special.find(address);
@@ -421,7 +429,7 @@ struct Recorder::Row {
       if (!is_external) drop_special(address);
       return;
     }
-    if (!special.partial) special.rest_from_outside = !has_writer;
+    if (!special.partial) special.rest_from_outside = is_unwritten;
     special.partial = {tensor.storage_offset(), call->layouts[place].id};
   }
 
@@ -465,7 +473,7 @@ struct Recorder::Row {
         return false;
       if (is_plain && recorder.marked) return false;
       if (!is_plain && !is_special_write_simple(place, special == nullptr ? nullptr : special->get())) return false;
-      if (is_plain && tensors().size() != 2) continue;
+      if (is_plain && tensors().size() != 2) continue;  // as ``_record_written`` looks at two tensors only
       for (const TensorImpl* other : tensors())
         if (address_of(*other) == address && !is_same_view(*other, *tensors()[place])) return false;
     }
@@ -478,12 +486,9 @@ struct Recorder::Row {
   }
 
   bool is_special_write_simple(size_t place, const Special* special) {
-    const u64 address = address_of(*tensors()[place]);
-    if (special == nullptr || (!special->partial && !is_whole(place))) {
-      auto& writers = *recorder.writers;
-      const bool has_writer = writers.current.contains(address) || writers.earlier.contains(address);
-      if (!has_writer && !is_alone()) return false;  // others may have written the rest
-    }
+    const bool is_first_part = special == nullptr || (!special->partial && !is_whole(place));
+    if (is_first_part && !has_writer(address_of(*tensors()[place])) && !is_alone())
+      return false;  // others may have written the rest
     if (special == nullptr) return true;
     if (special->nbytes != static_cast<i64>(tensors()[place]->unsafe_storage().nbytes())) return false;
     if (is_whole(place)) return special->written != Written::SOME && !call->is_partial;

@@ -607,9 +607,7 @@ class OpRecorder(RowBuffer):
             nbytes = tensor.untyped_storage().nbytes()
             whole = layout.dense and layout.nbytes >= nbytes
             is_first_part = not whole and (special is None or special.partial is None)
-            has_writer = is_first_part and (
-                self._writers.of(address) is not None or storages.written_elsewhere(address)
-            )
+            rest_from_outside = is_first_part and storages.is_unwritten(self._writers, address)
             plain = special is None and whole and not self._marked
             storages.record_write(self._writers, address, pack_writer(self.row, min(slot, SLOT_UNKNOWN)), plain)
             if plain:
@@ -622,7 +620,7 @@ class OpRecorder(RowBuffer):
             if special.nbytes != nbytes:
                 storage_rules.record_resize(special, nbytes)
             if is_first_part:
-                special.rest_from_outside = not has_writer
+                special.rest_from_outside = rest_from_outside
             special.partial = None if whole else storage_rules.view_of(tensor, layout)
             copied = plan.copies and self._marked and len(tensors) > 1 and self._copy_marks(tensors[1], tensor)
             if plan.partial:

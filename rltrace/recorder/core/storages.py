@@ -467,6 +467,10 @@ class Storages:
         found = ((writers.of(address), writers.window_rows) for writers in self._writers)
         return any(writer is not None and row_of(writer) >= window_rows for writer, window_rows in found)
 
+    def is_unwritten(self, writers: Writers, address: int) -> bool:
+        """Whether no op has written the storage; ``writers``: of the stream that is about to."""
+        return writers.of(address) is None and not self.written_elsewhere(address)
+
     def record_write(self, writers: Writers, address: int, writer: int, plain: bool) -> None:
         """An op of the stream that ``writers`` belongs to has written the storage."""
         self.reads.pop(address)

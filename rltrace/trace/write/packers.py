@@ -423,8 +423,8 @@ class ActivationPacker:
     def write(self, new: NewActivations, write_chunk: WriteChunk) -> dict[str, object]:
         """Write the activation rows of a commit; returns its journal record."""
         digests = self._write(ACTIVATION_DIGESTS, self._digests(new.entries), write_chunk)
-        call_rows: Any = [_call(entry) for entry in new.entries if isinstance(entry, NewCall)]
-        call_rows = np.array(call_rows, np.uint64).reshape(-1, len(ModuleCallColumn))
+        of_calls = [_call(entry) for entry in new.entries if isinstance(entry, NewCall)]
+        call_rows = np.array(of_calls, np.uint64).reshape(-1, len(ModuleCallColumn))
         calls = self._write(ACTIVATION_CALLS, call_rows, write_chunk)
         tensors = self._write(ACTIVATION_TENSORS, _tensors(new.entries), write_chunk)
         return activations_record(ActivationPart(calls, tensors, digests, tuple(new.left_out)))
@@ -492,7 +492,7 @@ def _tensors(entries: Sequence[NewCall | NewOp]) -> NDArray[np.uint64]:
     rows[:, ActivationColumn.PART] = [tensor.part for tensor in tensors]
     rows[:, ActivationColumn.NAME] = [tensor.name for tensor in tensors]
     rows[:, ActivationColumn.LAYOUT] = [tensor.layout for tensor in tensors]
-    rows[:, ActivationColumn.AXES] = [_mask(tensor.axes) for tensor in tensors]
+    rows[:, ActivationColumn.AXES] = [_bits_of(tensor.axes) for tensor in tensors]
     rows[:, ActivationColumn.WHOLE] = np.array([tensor.whole for tensor in tensors], np.uint64)
     rows[:, ActivationColumn.OFFSET] = [tensor.block.offset for tensor in tensors]
     rows[:, ActivationColumn.COUNT] = [tensor.block.count for tensor in tensors]
@@ -500,5 +500,5 @@ def _tensors(entries: Sequence[NewCall | NewOp]) -> NDArray[np.uint64]:
 
 
 @cache
-def _mask(axes: tuple[int, ...]) -> int:
+def _bits_of(axes: tuple[int, ...]) -> int:
     return sum(1 << axis for axis in axes)

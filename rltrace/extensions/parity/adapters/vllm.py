@@ -102,7 +102,7 @@ def points(names: CheckpointNames, call: Called) -> list[Point]:
     if not isinstance(result, tuple) or not isinstance(result[0], torch.Tensor):
         return []
     own = vars(module)  # ``getattr`` would ask the module for what it does not have, which takes as long as all else
-    rank, count, sizes = own.get("tp_rank", 0), own.get("tp_size", 1), own.get("output_partition_sizes", ())
+    rank, count, sizes = own.get("tp_rank", 0), own.get("tp_size", 1), own.get("output_partition_sizes") or ()
     around, last = _names(names, call) if len(sizes) > 1 else ("", "")
     packed = getattr(type(call.root), "packed_modules_mapping", {}).get(last) if last else None
     if packed and len(packed) == len(sizes):
