@@ -38,7 +38,17 @@ from rltrace.trace.format.schema import (
     ValueKind,
     pack_link,
 )
-from rltrace.trace.write.packers import DigestBlock, NewActivations, NewCall, NewOp, NewTensor, NewValue, NewValues
+from rltrace.trace.write.packers import (
+    DigestBlock,
+    NewActivations,
+    NewCall,
+    NewOp,
+    NewTensor,
+    NewTensors,
+    NewValue,
+    NewValues,
+    bits_of,
+)
 from rltrace.trace.write.writer import ProcessWriter
 
 # --- inputs -----------------------------------------------------------------------------------------------------------
@@ -311,21 +321,24 @@ class CaptureBuilder:
         A tensor is an array, or a pair of one and torch's name of its dtype. Their rows are captured; their values
         where ``values`` is true, or where they are integers or booleans.
         """
-        number, parent, first = self._calls, self._open_calls[-1] if self._open_calls else None, self.rows
+        number, parent, first = self._calls, self._open_calls[-1] + 1 if self._open_calls else 0, self.rows
         step = self.process.step
         self._calls += 1
         self._open_calls.append(number)
-        tensors = [self._tensor(Part.INPUT, name, tensor, values) for name, tensor in (inputs or {}).items()]
+        tensors: NewTensors = []
+        for name, tensor in (inputs or {}).items():
+            tensors += self._tensor(Part.INPUT, name, tensor, values)
         outputs: dict[str, Tensor] = {}
         yield outputs
-        tensors += [self._tensor(Part.OUTPUT, name, tensor, values) for name, tensor in outputs.items()]
+        for name, tensor in outputs.items():
+            tensors += self._tensor(Part.OUTPUT, name, tensor, values)
         self._open_calls.pop()
         intern = self.process.tables.plain
         phase = Phase[phase.upper()] if isinstance(phase, str) else phase
         flags = CallFlag.CALL | (CallFlag.GRAD if grad else 0)
         ids = intern("modules", module), intern("names", kind)
         self._activations.append(
-            NewCall(self.index, number, parent, *ids, step, phase, flags, first, self.rows, tensors)
+            NewCall(flags, self.index, number, parent, *ids, step, phase, first, self.rows, tensors)
         )
 
     def op_rows(
@@ -337,8 +350,10 @@ class CaptureBuilder:
         values: bool = False,
     ) -> None:
         """Activation rows of an op; called before the commit of its row, or of a later one."""
-        parts = ((Part.INPUT, inputs or {}), (Part.OUTPUT, outputs or {}))
-        tensors = [self._tensor(part, *named, values, is_key=False) for part, of in parts for named in of.items()]
+        tensors: NewTensors = []
+        for part, tensors_of in ((Part.INPUT, inputs or {}), (Part.OUTPUT, outputs or {})):
+            for name, tensor in tensors_of.items():
+                tensors += self._tensor(part, name, tensor, values, is_key=False)
         self._activations.append(NewOp(self.index, row, tensors))
 
     def rows_left_out(self, why: str, rows: int = 1) -> None:
@@ -357,7 +372,7 @@ class CaptureBuilder:
             self.process.request_values(only_with_rows=True)
             self._values.append(NewValue(ValueKind.WITH_ROWS, whole, self.index, self.rows, 0, layout, data))
         block = DigestBlock(row_digests(data, dtype, shape, array.itemsize, axes))
-        return NewTensor(part, self.process.tables.plain("names", name), layout, axes, whole, block)
+        return NewTensor(part, self.process.tables.plain("names", name), layout, bits_of(axes), whole, block)
 
     def _take_captures(self) -> tuple[NewValues, NewActivations]:
         """Remove and return all, for a commit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import threading
@@ -430,6 +431,7 @@ class RandomProgram:
         yield lambda: torch.empty(t.shape, dtype=t.dtype).normal_(generator=self._generator)
         yield lambda: _filled(torch.empty_like(t), u)
         yield lambda: _filled(t.view(-1)[r.randrange(4) :], torch.ones(1))
+        yield lambda: _in_a_thread(lambda: t.view(-1)[: r.randrange(9)].mul_(2))
         yield lambda: t.index_put_((torch.tensor([0]),), torch.tensor(5.0))
         yield lambda: torch.cat([t.reshape(-1), u.reshape(-1)])
         yield lambda: t.sort().values
@@ -440,6 +442,16 @@ class RandomProgram:
         yield lambda: t.detach().requires_grad_().pow(2).sum().backward()
         yield lambda: t.to(r.choice([torch.float64, torch.bfloat16])).float()
         yield rltrace.step
+
+
+def _in_a_thread(write: Callable[[], Any]) -> None:
+    def run() -> None:
+        with contextlib.suppress(RuntimeError):
+            write()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
 
 
 def _doubled_into(target: torch.Tensor, value: torch.Tensor) -> None:

@@ -441,7 +441,11 @@ PYBIND11_MODULE(RLTRACE_MODULE, m) {
     return hidden_mode::hide(reinterpret_cast<PyTypeObject*>(type.ptr()));
   });
   m.def("digest_tensors", digest_tensors);
-  py::class_<RowReader>(m, "RowReader").def(py::init<>()).def("know", &RowReader::know).def("read", &RowReader::read);
+  py::class_<RowReader>(m, "RowReader")
+      .def(py::init<const py::handle&, py::dict, py::dict>())
+      .def("know", &RowReader::know)
+      .def("take", &RowReader::take)
+      .def("take_all", &RowReader::take_all);
   m.def("call_at_once", torch::wrap_pybind_function(call_at_once));
   m.def("default_generator_digest", default_generator_digest);
   m.def("digest", [](const py::buffer& bytes, u64 seed) {

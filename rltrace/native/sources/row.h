@@ -167,7 +167,7 @@ struct Recorder::Row {
       const auto* special = state().special.find(address);
       return special != nullptr && (*special)->partial ? Constants::MIXED : here() - *writer;
     }
-    if (address != 0 && is_alone()) return Constants::OUTSIDE;
+    if (address != 0 && is_unwritten(address)) return Constants::OUTSIDE;
     PythonSection python(lock);
     return ask("_view_link", address).template cast<i64>();
   }
@@ -192,7 +192,7 @@ struct Recorder::Row {
       if (state().handles.contains(address)) {
         if (writer != nullptr && row_of(*writer) >= recorder.first_row) return here() - *writer;
         const i64 link = writer == nullptr ? Constants::OUTSIDE_READ : (here() - *writer) | 1;
-        if ((writer != nullptr || is_alone()) && add_digest_of(tensor, layout)) {
+        if ((writer != nullptr || is_unwritten(address)) && add_digest_of(tensor, layout)) {
           add_read(address, view, place);
           return link;
         }
@@ -230,7 +230,7 @@ struct Recorder::Row {
     if (writer != nullptr && is_whole && !is_exposed && row_of(*writer) >= recorder.first_row) return here() - *writer;
     const Read* read = is_external ? nullptr : state().reads.find(address, view.first, view.second);
     if (read != nullptr && read->stream == recorder.number_ && read->row != number) return here() - read->packed;
-    if (writer == nullptr && !(is_external && is_alone())) return std::nullopt;
+    if (writer == nullptr && !(is_external && is_unwritten(address))) return std::nullopt;
     if (!add_digest_of(tensor, call->layouts[place])) return std::nullopt;
     if (!is_external) add_read(address, view, place);
     if (writer == nullptr) return Constants::OUTSIDE_READ;
@@ -265,8 +265,13 @@ struct Recorder::Row {
     return recorder.writers->current.contains(address) || recorder.writers->earlier.contains(address);
   }
 
-  // Whether a storage without a writer in this stream was written by no recorded op.
-  bool is_alone() { return state().writers.size() == 1 && !state().has_rare_entries; }
+  // Whether no op has written a storage; false where only Python knows.
+  bool is_unwritten(u64 address) {
+    const auto& all = state().writers;
+    return !state().has_rare_entries && std::none_of(all.begin(), all.end(), [&](const auto& writers) {
+      return writers->current.contains(address) || writers->earlier.contains(address);
+    });
+  }
 
   bool add_digest_of(const TensorImpl& tensor, const Layout& layout) {
     u64 digest;
@@ -416,7 +421,7 @@ struct Recorder::Row {
   void record_special_write(size_t place, u64 address, i64 writer) {
     const TensorImpl& tensor = *tensors()[place];
     const bool is_external = is_whole(place) && is_written_by_others(address);
-    const bool is_unwritten = !has_writer(address);
+    const bool is_first_write = !has_writer(address);
     recorder.writers->current.erase(address);
     recorder.writers->earlier.set(address, writer);
     const auto* known = state().special.find(address);
@@ -429,7 +434,7 @@ struct Recorder::Row {
       if (!is_external) drop_special(address);
       return;
     }
-    if (!special.partial) special.rest_from_outside = is_unwritten;
+    if (!special.partial) special.rest_from_outside = is_first_write;
     special.partial = {tensor.storage_offset(), call->layouts[place].id};
   }
 
@@ -469,11 +474,9 @@ struct Recorder::Row {
       const u64 address = address_of(*tensors()[place]);
       const auto* special = state().special.find(address);
       const bool is_plain = is_whole(place) && special == nullptr;
-      if (layout.later || layout.nbytes == 0 || storage.data() == nullptr || !state().handles.contains(address))
-        return false;
-      if (is_plain && recorder.marked) return false;
+      if (layout.later || storage.data() == nullptr || !state().handles.contains(address)) return false;
       if (!is_plain && !is_special_write_simple(place, special == nullptr ? nullptr : special->get())) return false;
-      if (is_plain && tensors().size() != 2) continue;  // as ``_record_written`` looks at two tensors only
+      if (is_plain && !recorder.marked && tensors().size() != 2) continue;  // as ``_record_written`` looks at two tensors only
       for (const TensorImpl* other : tensors())
         if (address_of(*other) == address && !is_same_view(*other, *tensors()[place])) return false;
     }
@@ -487,8 +490,8 @@ struct Recorder::Row {
 
   bool is_special_write_simple(size_t place, const Special* special) {
     const bool is_first_part = special == nullptr || (!special->partial && !is_whole(place));
-    if (is_first_part && !has_writer(address_of(*tensors()[place])) && !is_alone())
-      return false;  // others may have written the rest
+    const u64 address = address_of(*tensors()[place]);
+    if (is_first_part && !has_writer(address) && !is_unwritten(address)) return false;  // others have written the rest
     if (special == nullptr) return true;
     if (special->nbytes != static_cast<i64>(tensors()[place]->unsafe_storage().nbytes())) return false;
     if (is_whole(place)) return special->written != Written::SOME && !call->is_partial;
@@ -515,13 +518,7 @@ struct Recorder::Row {
     const TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     if (!is_plain(impl) || impl.dim() > static_cast<i64>(MAX_DIMENSIONS)) return false;
     if (call->copies && recorder.marked) return false;
-    u64 digest;
-    const Layout layout = layout_of(tensor);
-    if (layout.nbytes == 0 && !layout.later)
-      digest = digests::digest("", 0, layout.seed);
-    else if (!digest_of(impl, layout, digest))
-      return false;
-    add_digest(digest);
+    if (!add_digest_of(impl, layout_of(tensor))) return false;
     const u64 address = address_of(impl);
     if (state().handles.contains(address)) return true;  // memory of an argument
     recorder.writers->current.set(address, (number << 12) - (slot << 2));
@@ -639,8 +636,12 @@ struct Recorder::Row {
 
   // Digest of a plain tensor; false where Python is to find it.
   static bool digest_of(const TensorImpl& tensor, const Layout& layout, u64& digest) {
+    if (layout.nbytes == 0 && !layout.later) {
+      digest = digests::digest("", 0, layout.seed);
+      return true;
+    }
     const char* start = start_of(tensor);
-    if (start == nullptr || layout.nbytes == 0 || layout.later) return false;
+    if (start == nullptr || layout.later) return false;
     const auto size = static_cast<size_t>(layout.nbytes);
     if (!layout.dense && !tensor.is_contiguous()) {
       auto& gathered = Thread::here().gathered;

@@ -10,55 +10,169 @@
 
 namespace rltrace {
 
-// With the interpreter's lock, in one thread.
+// Makes the fields of tensors (``NewTensor``) for one ``RowDigests``, and leaves to it what is rare. With the
+// interpreter's lock; Python that is called may have another thread of the stream use the same reader.
 class RowReader {
  public:
-  // Read tensors like this one from now on. ``form``: what ``read`` returns for them; ``seed``: of a whole tensor.
-  void know(const py::handle& tensor, py::object form, u64 seed, u64 row_seed, size_t count) {
+  // ``digests``: the owner. ``names``: ids by name. ``blocks``: by (digest of a tensor, axes).
+  RowReader(const py::handle& digests, py::dict names, py::dict blocks)
+      : digests_(digests), names_(std::move(names)), blocks_(std::move(blocks)) {}
+
+  // Read tensors like this one from now on. ``form``: its id of layout, and its axes as bits; ``seed``: of a whole tensor.
+  void know(const py::handle& tensor, const py::tuple& form, u64 seed, u64 row_seed, size_t count, bool may_be_key) {
     const TensorImpl& impl = *THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl();
     const size_t size = static_cast<size_t>(impl.numel()) * impl.itemsize();
-    if (!is_plain(impl) || impl.dim() == 0 || impl.dim() > static_cast<i64>(MAX_DIMENSIONS) || count == 0 || size == 0)
-      return;
+    if (!is_plain(impl) || impl.dim() == 0 || impl.dim() > static_cast<i64>(MAX_DIMENSIONS)) return;
     layout_key(impl, key_);
     if (forms_.find(key_, key_.hash()) == nullptr)
-      forms_.add(key_, key_.hash(), {std::move(form), seed, row_seed, size, count});
+      forms_.add(key_, key_.hash(), {form[0], form[1], seed, row_seed, size, count, may_be_key});
   }
 
-  // (form, digest of the tensor, digests of its rows); None: Python is to read it.
-  py::object read(const py::handle& tensor) {
-    if (!THPVariable_CheckExact(tensor.ptr())) return py::none();
+  // The fields of a tensor, a tuple; None: Python is to find them.
+  py::object take(const py::handle& part, const py::handle& name, const py::handle& tensor, bool with_value,
+                  bool within_op) {
+    if (is_full_ || !THPVariable_CheckExact(tensor.ptr())) return py::none();
     const TensorImpl& impl = *THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl();
     if (!is_plain(impl)) return py::none();
     layout_key(impl, key_);
-    const Form* form = forms_.find(key_, key_.hash());
-    const char* start = form == nullptr ? nullptr : start_of(impl);
-    if (start == nullptr) return py::none();
-    copy_.resize(form->size);  // nothing may write to it between the two
-    char* end = copy_.data();
+    const Form* found = forms_.find(key_, key_.hash());
+    const char* start = found == nullptr ? nullptr : start_of(impl);
+    if (found == nullptr || (start == nullptr && found->size != 0)) return py::none();
+    const Form form = *found;  // more may be known once Python has been called
+    std::vector<char> copy = std::move(copy_);
+    copy.resize(form.size);  // nothing may write to it between the two digests
     if (impl.is_contiguous()) {
-      std::memcpy(end, start, form->size);
-    } else {
+      if (form.size != 0) std::memcpy(copy.data(), start, form.size);
+    } else if (form.size != 0) {
+      char* end = copy.data();
       gather(start, impl.sizes(), impl.strides(), impl.itemsize(), end);
     }
-    const size_t each = form->size / form->count;
-    rows_.clear();
-    for (size_t row = 0; row < form->count; ++row)
-      rows_.push_back(digests::digest(copy_.data() + row * each, each, form->row_seed));
-    const py::bytes rows(reinterpret_cast<const char*>(rows_.data()), rows_.size() * sizeof(u64));
-    return py::make_tuple(form->form, digests::digest(copy_.data(), form->size, form->seed), rows);
+    const auto whole = checked(PyLong_FromUnsignedLongLong(digests::digest(copy.data(), form.size, form.seed)));
+    if ((with_value || (form.may_be_key && !within_op)) && !digests_.attr("knows")(whole).cast<bool>())
+      return py::none();
+    const py::tuple key = py::make_tuple(whole, form.axes);
+    auto block = find(blocks_, key);
+    if (!block) block = digests_.attr("add_block")(key, row_digests(form, copy.data()));
+    copy_ = std::move(copy);
+    is_full_ = block.is_none();
+    if (is_full_) return block;
+    auto id = find(names_, name);
+    if (!id) id = digests_.attr("name")(name);
+    return py::make_tuple(part, id, form.layout, form.axes, whole, block);
+  }
+
+  // Appends the fields of the tensors among ``values`` in order, each value with its name; false, and nothing is
+  // appended: something rare is among them. ``valued``: whether values are recorded, too; by name, or of all.
+  bool take_all(py::list& fields, const py::handle& part, const py::tuple& names, const py::tuple& values,
+                const py::handle& row, const py::handle& valued) {
+    std::vector<Named> found;
+    size_t left = MAX_OBJECTS;
+    for (size_t at = 0; at < values.size(); ++at)
+      if (!walk(names[at], values[at], 0, left, found)) return false;
+    for (const Named& one : found) {
+      const bool with_value = PyBool_Check(valued.ptr()) ? valued.ptr() == Py_True : valued[one.name].cast<bool>();
+      py::object made = take(part, one.name, one.tensor, with_value, false);
+      if (made.is_none()) made = digests_.attr("take")(part, one.name, one.tensor, row, py::arg("with_value") = with_value);
+      if (made.is_none()) continue;
+      for (const py::handle field : py::reinterpret_borrow<py::tuple>(made)) fields.append(field);
+    }
+    return true;
   }
 
  private:
   struct Form {
-    py::object form;
+    py::object layout, axes;
     u64 seed, row_seed;
     size_t size, count;
+    bool may_be_key;
   };
 
+  // Owned, as Python that is called may empty the container that it was found in.
+  struct Named {
+    py::object name, tensor;
+  };
+
+  // Fewer than what Python walks, so that its limits need no look here.
+  static constexpr size_t MAX_OBJECTS = 512;
+  static constexpr int MAX_DEPTH = 4;
+  static constexpr size_t MAX_NAME = 128;
+
+  // As ``named_tensors``; false where it does more than look into plain tuples, lists and dictionaries.
+  bool walk(const py::handle& name, const py::handle& value, int depth, size_t& left, std::vector<Named>& found) {
+    PyObject* const object = value.ptr();
+    if (left-- == 0 || PyUnicode_GET_LENGTH(name.ptr()) > static_cast<Py_ssize_t>(MAX_NAME)) return false;
+    if (THPVariable_CheckExact(object)) {
+      found.push_back({py::reinterpret_borrow<py::object>(name), py::reinterpret_borrow<py::object>(value)});
+      return true;
+    }
+    if (is_number_or_text(object)) return true;
+    if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
+      if (depth == MAX_DEPTH) return false;
+      for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(object); ++at) {
+        const auto item = py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(object, at));
+        if (is_number_or_text(item.ptr())) continue;
+        if (!walk(inside(name, checked(PyUnicode_FromFormat("%zd", at))), item, depth + 1, left, found)) return false;
+      }
+      return true;
+    }
+    if (PyDict_CheckExact(object)) {
+      if (depth == MAX_DEPTH) return false;
+      PyObject *key, *item;
+      for (Py_ssize_t at = 0; PyDict_Next(object, &at, &key, &item);) {
+        if (!PyUnicode_CheckExact(key)) return false;
+        const auto owned = py::reinterpret_borrow<py::object>(item);
+        if (!walk(inside(name, py::reinterpret_borrow<py::object>(key)), owned, depth + 1, left, found)) return false;
+      }
+      return true;
+    }
+    return !may_hold_tensors(Py_TYPE(object));
+  }
+
+  static bool is_number_or_text(PyObject* object) {
+    return object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
+           PyUnicode_CheckExact(object) || PyBytes_CheckExact(object);
+  }
+
+  // Whether Python looks into objects of a class that is not one of the plain containers.
+  static bool may_hold_tensors(PyTypeObject* type) {
+    for (PyTypeObject* one : {&PyTuple_Type, &PyList_Type, &PyDict_Type, reinterpret_cast<PyTypeObject*>(THPVariableClass)})
+      if (PyType_IsSubtype(type, one)) return true;
+    return PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), "__dataclass_fields__") != 0;
+  }
+
+  static py::object inside(const py::handle& name, const py::object& key) {
+    return PyUnicode_GET_LENGTH(name.ptr()) == 0 ? key : checked(PyUnicode_FromFormat("%U.%U", name.ptr(), key.ptr()));
+  }
+
+  static py::object row_digests(const Form& form, const char* data) {
+    const size_t each = form.count == 0 ? 0 : form.size / form.count;
+    auto rows = checked(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(form.count * sizeof(u64))));
+    char* end = PyBytes_AS_STRING(rows.ptr());
+    for (size_t row = 0; row < form.count; ++row, end += sizeof(u64)) {
+      const u64 digest = digests::digest(data + row * each, each, form.row_seed);
+      std::memcpy(end, &digest, sizeof digest);
+    }
+    return rows;
+  }
+
+  static py::object checked(PyObject* made) {
+    if (made == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(made);
+  }
+
+  // No object: there is none.
+  static py::object find(const py::dict& values, const py::handle& key) {
+    PyObject* found = PyDict_GetItemWithError(values.ptr(), key.ptr());
+    if (found == nullptr && PyErr_Occurred()) throw py::error_already_set();
+    return py::reinterpret_borrow<py::object>(found);
+  }
+
+  const py::handle digests_;
+  const py::dict names_, blocks_;
   KeyTable<Form> forms_;
   Words key_;
   std::vector<char> copy_;
-  std::vector<u64> rows_;
+  bool is_full_ = false;  // the limit is reached
 };
 
 }  // namespace rltrace

@@ -51,7 +51,8 @@ class CaptureQueue(Generic[Request, Entry]):
         self._streams: dict[int, deque[Entry]] = {}
         self._left: list[LeftOut] = []
         self._used = 0
-        self._full = False
+        self.is_full = False
+        """The limit is reached: nothing more is captured."""
 
     @property
     def is_behind(self) -> bool:
@@ -65,8 +66,8 @@ class CaptureQueue(Generic[Request, Entry]):
 
     def _fits(self, size: int) -> bool:
         """Whether ``size`` bytes are within the limit; after the first ones that are not, none are."""
-        self._full = self._full or self._used + size > self.request.limit
-        return not self._full
+        self.is_full = self.is_full or self._used + size > self.request.limit
+        return not self.is_full
 
     def _pop_left_out(self, stream: int) -> list[LeftOut]:
         """What was left out since the last call. Called with the lock."""

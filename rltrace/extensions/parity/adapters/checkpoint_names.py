@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from rltrace.extensions.parity.capture.call_facts import Called, Point
 from rltrace.extensions.parity.module_names import WRAPPERS
+from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.trace.format.activation_rows import NAMED, SHARD, Part
 
 ATTENTION = "attention"
@@ -24,14 +24,15 @@ class CheckpointNames:
     def __init__(self, find: Callable[[torch.nn.Module], Iterable[tuple[str, torch.nn.Module]]]) -> None:
         """``find``: (name, module) of the modules of a model."""
         self._find = find
-        self._names: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        self._names: WeakIdDict[torch.nn.Module, str] = WeakIdDict()
 
     def of(self, call: Called) -> str | None:
         """The name of the called module; None: the checkpoint does not have it."""
         root = call.root
-        if root not in self._names:
+        if self._names.get(root) is None:
             self._names[root] = ""
-            self._names.update((found, name) for name, found in self._find(root))
+            for name, found in self._find(root):
+                self._names[found] = name
         return self._names.get(call.module) or None
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ def start(options: RecordOptions, token: str) -> None:
     """Record facts in this process; called when it has imported vLLM. Raises UsageError for other versions."""
     check_version("vllm", "0.32")
     names = CheckpointNames(modules_of)
-    sources.add(batch_facts, lambda call: points(names, call))
+    sources.add(batch_facts, lambda call: points(names, call), has_points)
 
 
 def follow_runner(options: RecordOptions, token: str) -> None:
@@ -54,7 +54,19 @@ def _executing(execute: Any, runner: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 _running = threading.local()
-"""Of each thread, the runner that last executed a model."""
+"""Of each thread, the runner that last executed a model, and of its cache the shape and the size of a block."""
+
+
+def _block_size(shape: tuple[int, ...], fits: Callable[[int], bool]) -> int:
+    """Slots of a block of a cache of this shape. Raises UsageError where a batch does not say it."""
+    known, size = getattr(_running, "block", ((), 0))
+    if known == shape and fits(size):
+        return int(size)
+    fitting = [size for size in set(shape) if fits(size)]
+    if len(fitting) != 1:
+        raise UsageError(f"the size of a block of vLLM's KV cache is not certain: one of {sorted(set(shape))}")
+    _running.block = shape, fitting[0]
+    return fitting[0]
 
 
 def batch_facts() -> Mapping[str, torch.Tensor]:
@@ -69,22 +81,30 @@ def batch_facts() -> Mapping[str, torch.Tensor]:
     if isinstance(metadata, list):
         raise UsageError("facts of vLLM's batches in several micro-batches are unknown")
     layer, attention = next(iter(metadata.items()))
+    shape = forward.no_compile_layers[layer].kv_cache.shape
     starts, lengths = _numbers(attention.query_start_loc), _numbers(attention.seq_lens)
     token = np.arange(starts[-1])
     request = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     positions = lengths[request] - (starts[request + 1] - token)
     table, own = _numbers(attention.block_table), _numbers(attention.slot_mapping)[: len(token)]
-    sizes = set(forward.no_compile_layers[layer].kv_cache.shape)
-    fitting = [size for size in sizes if np.array_equal(slots_of(table, size, request, positions), own)]
-    if len(fitting) != 1:
-        raise UsageError(f"the size of a block of vLLM's KV cache is not certain: one of {sorted(sizes)}")
-    before = np.where(positions == 0, BEGINS, slots_of(table, fitting[0], request, np.maximum(positions - 1, 0)))
+    size = _block_size(shape, lambda size: np.array_equal(slots_of(table, size, request, positions), own))
+    before = np.where(positions == 0, BEGINS, slots_of(table, size, request, np.maximum(positions - 1, 0)))
     facts = {SLOT: torch.from_numpy(own), PREVIOUS_SLOT: torch.from_numpy(before)}
     runner = _running.runner() if hasattr(_running, "runner") else None
     prompts = None if runner is None else runner.input_batch.num_prompt_tokens[: len(starts) - 1]
     if prompts is None or len(prompts) < len(starts) - 1:
         return facts
     return facts | {SAMPLED: torch.from_numpy((positions >= prompts[request]).astype(np.int64))}
+
+
+KINDS: Final = ("Attention", "LogitsProcessor", "RMSNorm", "Sampler")
+
+
+def has_points(module: torch.nn.Module) -> bool:
+    """Whether ``points`` may find any of a module's calls."""
+    own = vars(module)
+    packs = own.get("tp_size", 1) > 1 or len(own.get("output_partition_sizes") or ()) > 1
+    return packs or type(module).__name__ in KINDS
 
 
 def points(names: CheckpointNames, call: Called) -> list[Point]:
@@ -107,7 +127,9 @@ def points(names: CheckpointNames, call: Called) -> list[Point]:
     packed = getattr(type(call.root), "packed_modules_mapping", {}).get(last) if last else None
     if packed and len(packed) == len(sizes):
         copies = own.get("num_kv_head_replicas", 1)
-        parts = zip(packed, result[0].split(list(sizes), dim=-1), [1, *[copies] * (len(packed) - 1)], strict=True)
+        parts = zip(
+            packed, result[0].split_with_sizes(list(sizes), -1), [1, *[copies] * (len(packed) - 1)], strict=True
+        )
         return [(Part.OUTPUT, of_rank(f"{around}.{name}", rank // n, count // n), x) for name, x, n in parts]
     if count > 1 and own.get("input_is_parallel", False) and call.args:
         return [(Part.INPUT, of_rank("", rank, count), call.args[0])]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
+from itertools import islice
 from math import prod
 from typing import Any, Final, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -21,15 +21,26 @@ from numpy.typing import NDArray
 
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.digest.activation_rows import row_digests
+from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.capture.capture_queue import FLUSH_BYTES, MAX_PENDING_BYTES, RowQueue, ValueQueue
 from rltrace.recorder.capture.values import CAPTURED, COMPOUND, DTYPES, NO_MEMORY, NoBytesError, bytes_of, read_in_place
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.digests.cuda_graphs import is_captured, overrides_disabled
 from rltrace.recorder.digests.layouts import Layout, dtype_name, is_compound
 from rltrace.trace.format.activation_rows import Part
-from rltrace.trace.format.records import axes_of
+from rltrace.trace.format.records import ActivationRequest, axes_of
 from rltrace.trace.format.schema import LIMIT, ValueKind
-from rltrace.trace.write.packers import DigestBlock, NewActivations, NewCall, NewOp, NewTensor, NewValue
+from rltrace.trace.write.packers import (
+    FIELDS,
+    DigestBlock,
+    NewActivations,
+    NewCall,
+    NewOp,
+    NewTensor,
+    NewTensors,
+    NewValue,
+    bits_of,
+)
 
 # --- queue ------------------------------------------------------------------------------------------------------------
 #
@@ -44,9 +55,10 @@ class ActivationQueue(RowQueue):
     """Captured activation rows, with the bytes that they use: pairs of a ``NewCall`` or ``NewOp`` and its size. Other
     sizes are numbers of digests."""
 
-    @property
-    def is_full(self) -> bool:
-        return self._full
+    def __init__(self, request: ActivationRequest) -> None:
+        super().__init__(request)
+        self._new = 0
+        """Digests that have been counted since the last entry."""
 
     def use(self, digests: int) -> bool:
         """Whether a tensor with so many new digests is within the limit, against which they are counted, whether or not
@@ -54,15 +66,17 @@ class ActivationQueue(RowQueue):
         with self._lock:
             if self._fits(8 * digests + OVERHEAD):
                 self._used += 8 * digests
-        return not self._full
+                self._new += digests
+        return not self.is_full
 
-    def add(self, entry: NewCall | NewOp, digests: int) -> None:
-        """Add a call that has ended, or an op whose row is the last or the next one; so many digests are new."""
-        size = 8 * digests + OVERHEAD * (len(entry.tensors) + 1)
+    def add(self, entry: NewCall | NewOp) -> None:
+        """Add a call that has ended, or an op whose row is the last or the next one."""
+        overhead = OVERHEAD * (len(entry.tensors) // FIELDS + 1)
         if self.pending_bytes > MAX_PENDING_BYTES and not self.stopped:
             self.wait_for_commit()
         with self._lock:
-            self._used += size - 8 * digests
+            size, self._new = overhead + 8 * self._new, 0
+            self._used += overhead
             self._fits(0)
             self.pending_bytes += size
             self._streams.setdefault(entry.stream, deque()).append((entry, size))
@@ -125,9 +139,10 @@ class RowDigests:
         self._names: dict[str, int] = {}
         self._forms: dict[int, _Form] = {}
         """By id of a layout."""
-        self._blocks: dict[tuple[int, tuple[int, ...]], DigestBlock] = {}
-        self._older: dict[tuple[int, tuple[int, ...]], DigestBlock] = {}
-        self._reader = None if process.library is None else process.library.RowReader()
+        self._blocks: dict[tuple[int, int], DigestBlock] = {}
+        """By digest of a tensor and axes."""
+        native = None if process.library is None else process.library.RowReader
+        self._reader = None if native is None else native(self, self._names, self._blocks)
 
     def name(self, text: str) -> int:
         """Id in table "names"."""
@@ -137,6 +152,33 @@ class RowDigests:
                 self._names.clear()
             found = self._names[text] = self._process.tables.intern_payload("names", text)
         return found
+
+    def knows(self, digest: int) -> bool:
+        """Whether the value of a tensor with this digest has been captured."""
+        return self._values.knows(digest)
+
+    def add_block(self, key: tuple[int, int], rows: bytes) -> DigestBlock | None:
+        """The block of a tensor that is new, by digest and axes, with its rows' digests; None: the limit is reached."""
+        count = len(rows) // 8
+        return self._know(key, np.frombuffer(rows, np.uint64)) if self._queue.use(count) else None
+
+    def take_all(
+        self,
+        tensors: NewTensors,
+        part: Part,
+        names: Sequence[str],
+        values: Sequence[object],
+        row: int,
+        valued: bool | Mapping[str, bool],
+    ) -> bool:
+        """Append the tensors among a call's values in the library; False, and none is: it is to be done in Python.
+
+        ``valued``: whether the values of tensors are requested; where it is no bool, by name.
+        """
+        if self._reader is None or self._queue.is_full:
+            return False
+        done: bool = self._reader.take_all(tensors, part, names, values, row, valued)
+        return done
 
     def take(
         self,
@@ -155,11 +197,10 @@ class RowDigests:
         ``with_value``: its value is requested, too. ``within_op``: called by the recorder of an op; else the tensor is
         of a call, and may hold what identifies rows.
         """
-        found = self._reader.read(tensor) if self._reader is not None and digest is None else None
-        if found is not None:
-            known, whole, rows = found
-            if not (with_value or (known.may_be_key and not within_op)) or self._values.knows(whole):
-                return self._new((part, name), row, known, whole, lambda: np.frombuffer(rows, np.uint64))
+        if self._reader is not None and digest is None and not self._queue.is_full:
+            found: NewTensor | None = self._reader.take(part, name, tensor, with_value, within_op)
+            if found is not None:
+                return found
         try:
             with overrides_disabled():
                 if type(tensor) not in PLAIN and is_compound(tensor):  # whose shape may be made of symbols
@@ -182,7 +223,7 @@ class RowDigests:
         axes = axes_of(self._queue.request.axes, len(shape))
         form = self._forms.setdefault(layout.id, _Form(layout, tensor.dtype, tensor.element_size(), shape, axes))
         if self._reader is not None and form.is_quick and type(tensor) in PLAIN:
-            self._reader.know(tensor, form, layout.seed, form.seed, form.count)
+            self._reader.know(tensor, (layout.id, form.bits), layout.seed, form.seed, form.count, form.may_be_key)
         return form
 
     def _take(
@@ -197,7 +238,7 @@ class RowDigests:
         is_key: bool,
     ) -> NewTensor | None:
         layout = form.layout
-        known = digest is not None and ((digest, form.axes) in self._blocks or (digest, form.axes) in self._older)
+        known = digest is not None and (digest, form.bits) in self._blocks
         if known and not (with_value and not self._values.knows(digest or 0)):
             assert digest is not None
             return self._new(place, row, form, digest, lambda: np.zeros(0, np.uint64))
@@ -221,19 +262,21 @@ class RowDigests:
         self, place: tuple[Part, str], row: int, form: _Form, whole: int, digests: Callable[[], NDArray[np.uint64]]
     ) -> NewTensor | None:
         """``digests``: of the rows, if these bytes are new."""
-        key = whole, form.axes
-        block = self._blocks.get(key) or self._older.get(key)
+        key = whole, form.bits
+        block = self._blocks.get(key)
         if self._queue.is_full or (block is None and not self._queue.use(form.count)):
             self._queue.leave_out(LIMIT, self._stream, row, 8 * form.count)
             return None
         if block is None:
-            block = self._blocks[key] = DigestBlock(digests())
-            if len(self._blocks) >= MAX_KNOWN:
-                self._older, self._blocks = self._blocks, {}
-        name = self._names.get(place[1])
-        return NewTensor(
-            place[0], self.name(place[1]) if name is None else name, form.layout.id, form.axes, whole, block
-        )
+            block = self._know(key, digests())
+        return NewTensor(place[0], self.name(place[1]), form.layout.id, form.bits, whole, block)
+
+    def _know(self, key: tuple[int, int], digests: NDArray[np.uint64]) -> DigestBlock:
+        if len(self._blocks) >= 2 * MAX_KNOWN:
+            for old in list(islice(self._blocks, MAX_KNOWN)):
+                del self._blocks[old]
+        block = self._blocks[key] = DigestBlock(digests)
+        return block
 
     def _add_value(self, digest: int, layout: Layout, data: bytes | memoryview, row: int, *, is_key: bool) -> None:
         if is_key or self._values.has_room(len(data)):
@@ -245,12 +288,13 @@ class RowDigests:
 class _Form:
     """What tensors of one layout have in common."""
 
-    __slots__ = ("_dtype", "_itemsize", "axes", "count", "is_quick", "layout", "may_be_key", "seed", "shape")
+    __slots__ = ("_axes", "_dtype", "_itemsize", "bits", "count", "is_quick", "layout", "may_be_key", "seed", "shape")
 
     def __init__(
         self, layout: Layout, dtype: torch.dtype, itemsize: int, shape: tuple[int, ...], axes: tuple[int, ...]
     ):
-        self.layout, self.shape, self.axes, self._itemsize = layout, shape, axes, itemsize
+        self.layout, self.shape, self._axes, self._itemsize = layout, shape, axes, itemsize
+        self.bits = bits_of(axes)
         self.count = prod(shape[axis] for axis in axes)
         self.may_be_key = not (dtype.is_floating_point or dtype.is_complex) and layout.nbytes <= MAX_KEY_BYTES
         """Whether it may hold what identifies rows: ids, positions, masks."""
@@ -262,7 +306,7 @@ class _Form:
         """Of a row."""
 
     def row_digests(self, data: bytes | memoryview) -> NDArray[np.uint64]:
-        return row_digests(data, self._dtype, self.shape, self._itemsize, self.axes)
+        return row_digests(data, self._dtype, self.shape, self._itemsize, self._axes)
 
 
 def _bytes(tensor: Tensor, layout: Layout) -> AbstractContextManager[bytes | memoryview]:
@@ -355,20 +399,21 @@ class ForwardNames:
     """Names for the arguments of modules, from the signature of each ``forward``."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
+        self._known: WeakIdDict[Any, tuple[str, ...]] = WeakIdDict()
 
     def arguments(
         self, module: torch.nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> Iterator[tuple[str, object]]:
-        """(name, argument) of a call; a positional one without a name has its index."""
+    ) -> tuple[tuple[str, ...], tuple[object, ...]]:
+        """(names, arguments) of a call, there may be more names; a positional one without a name has its index."""
+        names: tuple[str, ...] = ()
         if args:
             try:
                 names = self._of(module)
             except Exception:  # a scripted module, or an attribute in place of the method
                 names = ()
-            for i, value in enumerate(args):
-                yield names[i] if i < len(names) else str(i), value
-        yield from kwargs.items()
+        if len(names) < len(args):
+            names += tuple(str(i) for i in range(len(names), len(args)))
+        return ((*names[: len(args)], *kwargs), (*args, *kwargs.values())) if kwargs else (names, args)
 
     def _of(self, module: torch.nn.Module) -> tuple[str, ...]:
         forward = vars(module).get("forward", type(module).forward)  # the instance's, or its class's

@@ -6,7 +6,7 @@ has not changed its inputs; inputs that it writes, before it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ from rltrace.selectors import Key, Selector, parse_selectors
 from rltrace.trace.format.activation_rows import POINT, SHARD, Part
 from rltrace.trace.format.records import ActivationRequest
 from rltrace.trace.format.schema import CallFlag, Phase, RowFlag
-from rltrace.trace.write.packers import NewCall, NewOp, NewTensor
+from rltrace.trace.write.packers import NewCall, NewOp, NewTensor, NewTensors
 
 # --- calls ------------------------------------------------------------------------------------------------------------
 #
@@ -72,7 +72,33 @@ class OpenCall:
     grad: bool = False
     with_value: bool = False
     args: tuple[Any, ...] = ()
-    tensors: list[NewTensor] = field(default_factory=list)
+    tensors: NewTensors = field(default_factory=list)
+
+
+class ValuedPlaces(dict[str, bool]):
+    """By the name of a tensor of a module's calls, whether its value is recorded, since it may be logits or
+    log-probabilities, or is a rank's part."""
+
+    def __init__(self, part: Part, *, returns_logits: bool) -> None:
+        super().__init__()
+        self._part = part
+        self._returns_logits = returns_logits
+
+    def __missing__(self, place: str) -> bool:
+        if len(self) >= MAX_KNOWN:
+            self.clear()
+        found = self[place] = self._is_valued(place)
+        return found
+
+    def _is_valued(self, place: str) -> bool:
+        name = place.rpartition("/")[2]
+        if place.startswith(POINT) and name.rpartition(SHARD)[1]:
+            return True
+        if self._part is Part.INPUT:
+            return False
+        if name.rpartition(".")[2] in ("logits", *LOG_PROBABILITIES):
+            return True
+        return name in ("", "0") and self._returns_logits
 
 
 class CallRows:
@@ -99,7 +125,8 @@ class CallRows:
         self._names = names
         self._open: list[OpenCall] = []
         self._begun = 0
-        self._valued: dict[tuple[int, bool, bool, str], bool] = {}
+        self._valued: dict[tuple[int, bool, bool], ValuedPlaces] = {}
+        """By id of a module, whether it is the outermost one, and whether of its arguments."""
 
     def begins(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int
@@ -121,9 +148,9 @@ class CallRows:
             self._close(call)
             if call.recorded:
                 row = self._stream.row
-                self._take(call, Part.OUTPUT, (("", result),), row)
-                if sources.gives_points:
-                    self._take_all(call, self._points(sources.of_call, call, call.args, result), row)
+                self._take(call, Part.OUTPUT, ("",), (result,), row)
+                for find in self._sources_of(call):
+                    self._take_points(call, self._points(find, call, call.args, result), row)
                 self._finish(call, 0, row)
         except Exception as error:
             self._leave_out(error)
@@ -156,14 +183,15 @@ class CallRows:
             call.grad = torch.is_grad_enabled()
             call.with_value = self._with_values.may_find_in(current, phase)
             call.args = args
-            self._take(call, Part.INPUT, self._names.arguments(module, args, kwargs), row)
+            self._take(call, Part.INPUT, *self._names.arguments(module, args, kwargs), row)
             if parent is None:
                 self._take_facts(call, row)
         return call
 
     def _take_facts(self, call: OpenCall, row: int) -> None:
         try:
-            self._take(call, Part.INPUT, sources.of_batch(), row)
+            facts = sources.of_batch()
+            self._take(call, Part.INPUT, tuple(facts), tuple(facts.values()), row)
         except Exception as error:  # of a library in a state that its adapter does not know
             self._leave_out_facts(error)
 
@@ -171,15 +199,13 @@ class CallRows:
         """As of ``call_facts.PointTaker``."""
         call = self._open[-1] if self._open and not self._queue.stopped else None
         if call is not None and call.recorded:
-            self._take_all(call, self._points(find, call, args, result), self._stream.row)
+            self._take_points(call, self._points(find, call, args, result), self._stream.row)
 
-    def _take_all(self, call: OpenCall, points: Iterable[Point], row: int) -> None:
+    def _take_points(self, call: OpenCall, points: Iterable[Point], row: int) -> None:
         for part, name, tensor in points:
-            self._take(call, part, ((POINT + name, tensor),), row)
+            self._take(call, part, (POINT + name,), (tensor,), row)
 
-    def _points(
-        self, find: Callable[[Called], Iterable[Point]], call: OpenCall, args: tuple[Any, ...], result: object
-    ) -> list[Point]:
+    def _points(self, find: Points, call: OpenCall, args: tuple[Any, ...], result: object) -> list[Point]:
         try:
             with overrides_disabled():
                 return list(find(Called(call.owner, args, result, self._stream.modules.root_of)))
@@ -187,45 +213,43 @@ class CallRows:
             self._leave_out_facts(error)
             return []
 
+    def _sources_of(self, call: OpenCall) -> Sequence[Points]:
+        try:
+            return sources.of_module(call.owner)
+        except Exception as error:
+            self._leave_out_facts(error)
+            return ()
+
     def _leave_out_facts(self, error: Exception) -> None:
         why = f"facts of a library: {error or type(error).__name__}"
         self._queue.leave_out(why, self._stream.number, self._stream.row, 0)
 
-    def _take(self, call: OpenCall, part: Part, values: Iterable[tuple[str, object]], row: int) -> None:
-        take, tensors = self._digests.take, call.tensors
-        budget, found = WalkBudget(), 0
-        for name, value in values:
-            for place, tensor in ((name, value),) if type(value) is Tensor else named_tensors(value, name, budget):
-                found += 1
-                if found > MAX_TENSORS:
+    def _take(self, call: OpenCall, part: Part, names: Sequence[str], values: Sequence[object], row: int) -> None:
+        """Add the tensors among ``values``, each with its name."""
+        valued = self._valued_of(call, part) if self._with_logits and not call.with_value else call.with_value
+        if self._digests.take_all(call.tensors, part, names, values, row, valued):
+            return
+        budget, count = WalkBudget(), 0
+        for name, value in zip(names, values, strict=False):
+            for place, tensor in named_tensors(value, name, budget):
+                count += 1
+                if count > MAX_TENSORS:
                     break
-                new = take(part, place, tensor, row, with_value=call.with_value or self._is_valued(call, part, place))
-                if new is not None:
-                    tensors.append(new)
-        if found > MAX_TENSORS or budget.spent:
+                with_value = valued if isinstance(valued, bool) else valued[place]
+                new = self._digests.take(part, place, tensor, row, with_value=with_value)
+                call.tensors += new or ()
+        if count > MAX_TENSORS or budget.spent:
             self._queue.leave_out(TOO_MANY, self._stream.number, row, 0)
 
-    def _is_valued(self, call: OpenCall, part: Part, place: str) -> bool:
-        """Whether a tensor of a call may be logits or log-probabilities, or is a rank's part."""
-        if not self._with_logits:
-            return False
-        key = call.module, call.parent is None, part is Part.INPUT, place
-        found = self._valued.get(key)
-        if found is None:
+    def _valued_of(self, call: OpenCall, part: Part) -> ValuedPlaces:
+        key = call.module, call.parent is None, part is Part.INPUT
+        known = self._valued.get(key)
+        if known is None:
             if len(self._valued) >= MAX_KNOWN:
                 self._valued.clear()
-            found = self._valued[key] = self._may_be_logits(call, part, place)
-        return found
-
-    def _may_be_logits(self, call: OpenCall, part: Part, place: str) -> bool:
-        name = place.rpartition("/")[2]
-        if place.startswith(POINT) and name.rpartition(SHARD)[1]:
-            return True
-        if part is Part.INPUT:
-            return False
-        if name.rpartition(".")[2] in ("logits", *LOG_PROBABILITIES):
-            return True
-        return name in ("", "0") and self._returns_logits(call)
+            returns_logits = part is Part.OUTPUT and self._returns_logits(call)
+            known = self._valued[key] = ValuedPlaces(part, returns_logits=returns_logits)
+        return known
 
     def _returns_logits(self, call: OpenCall) -> bool:
         """Whether the called module is a head, or a whole model without one."""
@@ -242,16 +266,10 @@ class CallRows:
             pass
 
     def _finish(self, call: OpenCall, flags: int, end: int) -> None:
-        stream, tensors = self._stream.number, call.tensors
         flags |= GRAD if call.grad else NO_GRAD
-        place = call.number, call.parent, call.module, call.class_, call.step, int(call.phase), flags, call.first_row
-        self._queue.add(NewCall(stream, *place, end, tensors), new_digests(tensors))
-
-
-def new_digests(tensors: Iterable[NewTensor]) -> int:
-    """Digests that no commit has written yet, each block counted once."""
-    new = {tensor.block for tensor in tensors if tensor.block.digests is not None}
-    return sum(block.count for block in new) if new else 0
+        parent = 0 if call.parent is None else call.parent + 1
+        place = parent, call.module, call.class_, call.step, int(call.phase), call.first_row, end
+        self._queue.add(NewCall(flags, self._stream.number, call.number, *place, call.tensors))
 
 
 # --- stream -----------------------------------------------------------------------------------------------------------
@@ -387,9 +405,9 @@ class ActivationCapture(OpHook[_Op]):
                 recorded.append(
                     take(Part.OUTPUT, name, tensor, row, digest=digest, within_op=True, with_value=with_value)
                 )
-        found = [tensor for tensor in recorded if tensor is not None]
+        found: NewTensors = [field for tensor in recorded if tensor is not None for field in tensor]
         if found:
-            self._queue.add(NewOp(stream.number, row, found), new_digests(found))
+            self._queue.add(NewOp(stream.number, row, found))
 
 
 def returned_names(func: OpOverload, out: Any) -> Iterator[tuple[str, Tensor]]:

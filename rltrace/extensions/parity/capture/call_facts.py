@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from rltrace.recorder.base.dispatch_mode import current_observer
+from rltrace.recorder.base.weak_id_dict import WeakIdDict
 from rltrace.recorder.digests.cuda_graphs import overrides_disabled
 from rltrace.trace.format.activation_rows import Part
 
@@ -38,6 +39,7 @@ class Called:
 Point = tuple[Part, str, torch.Tensor]
 """(part, name, tensor), the name as after ``activation_rows.POINT``."""
 Points = Callable[[Called], Iterable[Point]]
+HasPoints = Callable[[torch.nn.Module], bool]
 
 
 class FactSources:
@@ -45,24 +47,29 @@ class FactSources:
 
     def __init__(self) -> None:
         self._batches: list[BatchFacts] = []
-        self._points: list[Points] = []
+        self._points: list[tuple[Points, HasPoints]] = []
+        self._of_modules: WeakIdDict[torch.nn.Module, tuple[Points, ...]] = WeakIdDict()
 
-    def add(self, batch: BatchFacts | None = None, points: Points | None = None) -> None:
+    def add(
+        self, batch: BatchFacts | None = None, points: Points | None = None, has_points: HasPoints = lambda _: True
+    ) -> None:
+        """``has_points``: whether calls of a module may have ``points``, asked once of each."""
         self._batches += [] if batch is None else [batch]
-        self._points += [] if points is None else [points]
+        self._points += [] if points is None else [(points, has_points)]
+        self._of_modules = WeakIdDict()
 
-    @property
-    def gives_points(self) -> bool:
-        return bool(self._points)
-
-    def of_batch(self) -> list[tuple[str, torch.Tensor]]:
-        """(name, tensor) of each fact. Raises what a source raises."""
+    def of_batch(self) -> dict[str, torch.Tensor]:
+        """By name. Raises what a source raises."""
         with overrides_disabled():
-            return [fact for source in self._batches for fact in source().items()]
+            return {name: fact for source in self._batches for name, fact in source().items()}
 
-    def of_call(self, call: Called) -> list[Point]:
-        """The points of a call. Raises what a source raises."""
-        return [point for source in self._points for point in source(call)]
+    def of_module(self, module: torch.nn.Module) -> tuple[Points, ...]:
+        """What gives the points of a module's calls. Raises what a source raises."""
+        known = self._of_modules.get(module)
+        if known is None:
+            known = tuple(points for points, has_points in self._points if has_points(module))
+            self._of_modules[module] = known
+        return known
 
 
 sources = FactSources()

@@ -390,7 +390,7 @@ class _CallPatches:
         path = self._stream.process.module_names.path(module)
         arguments = [
             (where, tensor)
-            for name, value in self._names.arguments(module, args, kwargs)
+            for name, value in zip(*self._names.arguments(module, args, kwargs), strict=False)
             for where, tensor in named_tensors(value, name)
             if is_plain(tensor)
         ]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import threading
+from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,6 +27,7 @@ from rltrace.extensions.parity.capture import activation_tensors
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
 from rltrace.trace.format.schema import LIMIT
 from rltrace.trace.read.reader import open_trace
+from rltrace.trace.write.packers import DigestBlock, bits_of
 
 
 class Policy(nn.Module):
@@ -123,6 +127,49 @@ def test_rows_of_calls_need_no_python_at_ops(record: Record) -> None:
     assert "--rows" not in str(found.process.facts.get("engine.native.why_not"))
 
 
+@dataclass
+class Pair:
+    first: torch.Tensor
+    second: Any
+
+
+class Named(NamedTuple):
+    first: torch.Tensor
+    second: Any
+
+
+def test_the_library_finds_the_tensors_that_python_finds(record: Record) -> None:
+    """Whatever holds them, under the same names; a large tensor, or one of a class of its own, is among them."""
+    x, ids = torch.arange(6.0).view(2, 3), torch.arange(4)
+    deep = functools.reduce(lambda inner, _: [inner], range(12), x)
+    given: list[Any] = [
+        (x, [ids, {"a": x, "b": (None, 1, 2.5, "x", b"x", True)}], object(), np.zeros(2)),
+        {"": x, 3: ids, "long" * 40: x},
+        [Pair(x, [ids]), Named(x, {"k": ids}), OrderedDict(a=x), Own(3)],
+        [deep, x.as_subclass(Own), torch.nn.Parameter(x), x[:0], x.to_sparse(), torch.zeros(1 << 21)],
+        [x] * 600,
+        [[x]] * 1_100,
+    ]
+
+    class Returning(nn.Module):
+        def forward(self, value: Any, *rest: Any, extra: Any = None) -> Any:
+            return value
+
+    def program() -> None:
+        module = Returning()
+        for value in given:
+            module(value, value, ids, extra=x)
+        module(value=x, extra=[ids])
+
+    found = [record(program, rows="module=*", engine=engine) for engine in ("mode", "auto")]
+    calls = [one.process.activations.calls(0) for one in found]
+    assert [shown(call) for call in calls[0]] == [shown(call) for call in calls[1]]
+    assert [[tensor.whole for tensor in call.tensors] for call in calls[0]] == [
+        [tensor.whole for tensor in call.tensors] for call in calls[1]
+    ]
+    assert len(calls[1][0].tensors) == 11
+
+
 BASE = torch.arange(48.0).view(2, 3, 8)
 
 
@@ -134,6 +181,8 @@ BASE = torch.arange(48.0).view(2, 3, 8)
         BASE.transpose(0, 2),
         BASE[:, :1].expand(2, 4, 8),
         BASE > 3,
+        torch.empty(0),
+        torch.empty(2, 0),
         torch.nn.Parameter(BASE[0].clone()),
     ],
 )
@@ -141,18 +190,40 @@ def test_the_library_reads_what_python_reads(tensor: torch.Tensor, native_librar
     """Tensors like one that it knows, wherever their bytes are; not those that only look like it."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     axes, seed = tuple(range(len(shape) - 1)), seed_of(dtype, shape)
-    reader, form = native_library.RowReader(), object()
-    assert reader.read(tensor) is None
-    reader.know(tensor, form, seed, seed_of(dtype, shape[-1:]), math.prod(shape[:-1]))
-    known, whole, rows = reader.read(tensor)
+    owner, blocks = Owner(), dict[Any, Any]()
+    reader = native_library.RowReader(owner, {"x": 7}, blocks)
+    assert reader.take(Part.INPUT, "x", tensor, False, False) is None
+    row_seed, count = seed_of(dtype, shape[-1:]), math.prod(shape[:-1])
+    reader.know(tensor, (3, bits_of(axes)), seed, row_seed, count, not tensor.is_floating_point())
     raw = tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
-    assert (known, whole) == (form, digest_buffer(raw, seed))
-    expected = row_digests(raw, dtype, shape, tensor.itemsize, axes)
-    assert np.array_equal(np.frombuffer(rows, np.uint64), expected.ravel())
-    others = [tensor[..., :-1], tensor.unsqueeze(0), tensor.to_sparse(), tensor.as_subclass(Own)]
-    assert [reader.read(other) for other in others] == [None] * len(others)
+    whole = digest_buffer(raw, seed)
+    expected = Part.INPUT, 7, 3, bits_of(axes), whole, owner.block
+    assert reader.take(Part.INPUT, "x", tensor, False, True) == expected
+    [(key, rows)] = owner.added
+    assert key == (whole, bits_of(axes))
+    assert np.array_equal(np.frombuffer(rows, np.uint64), row_digests(raw, dtype, shape, tensor.itemsize, axes).ravel())
+    blocks[key] = block = DigestBlock(np.zeros(0, np.uint64))
+    again = reader.take(Part.INPUT, "y", tensor, False, True)
+    assert (again[1], again[-1] is block, len(owner.added)) == (len("y"), True, 1)
+    others = [tensor[..., None], tensor.unsqueeze(0), tensor.to_sparse(), tensor.as_subclass(Own)]
+    assert [reader.take(Part.INPUT, "x", other, False, True) for other in others] == [None] * len(others)
     if tensor.is_floating_point():
-        assert reader.read(torch._neg_view(tensor)) is None
+        assert reader.take(Part.INPUT, "x", torch._neg_view(tensor), False, True) is None
+
+
+class Owner:
+    """What a reader asks of its owner."""
+
+    def __init__(self) -> None:
+        self.block = DigestBlock(np.zeros(0, np.uint64))
+        self.added: list[tuple[Any, bytes]] = []
+
+    def add_block(self, key: Any, rows: bytes) -> DigestBlock:
+        self.added.append((key, rows))
+        return self.block
+
+    def name(self, text: str) -> int:
+        return len(text)
 
 
 class Own(torch.Tensor):
