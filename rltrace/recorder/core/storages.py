@@ -625,10 +625,7 @@ def _end(tensor: torch.Tensor | StridedElements) -> int:
 
 
 def _strided(mask: NDArray[np.bool_], tensor: torch.Tensor | StridedElements) -> NDArray[np.bool_]:
-    view: NDArray[np.bool_] = np.lib.stride_tricks.as_strided(
-        mask[tensor.storage_offset() :], shape=tuple(tensor.shape), strides=tuple(tensor.stride()), writeable=True
-    )
-    return view
+    return np.ndarray(tuple(tensor.shape), np.bool_, mask, int(tensor.storage_offset()), tuple(tensor.stride()))
 
 
 def _is_dense(tensor: torch.Tensor | StridedElements) -> bool:
