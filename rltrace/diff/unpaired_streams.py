@@ -127,7 +127,7 @@ def find_one_sided_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]
     if a.lost or b.lost:
         return found
     for side, trace, other in (("A", a, b), ("B", b, a)):
-        names = {stream.name for process in other.processes for stream in process.streams if stream.rows}
+        names = {stream.name for process in other.processes for stream in process.streams}
         finished = all(p.state == "complete" for p in other.processes) and missing_process(other, trace) is None
         for process in trace.processes:
             for stream in process.streams:

@@ -13,6 +13,7 @@ from rltrace.diff.base.model import Cause, Verdict
 from rltrace.diff.causes.collectives import ARRIVING, IN_FLIGHT
 from rltrace.diff.finding_order import first_of
 from rltrace.recorder.core import op_info
+from rltrace.testing.builder import TraceBuilder
 
 
 def streams(found: Comparison) -> tuple[str | None, list[str], list[str]]:
@@ -167,6 +168,18 @@ def test_a_rank_that_one_side_lacks_is_a_finding(tmp_path: Path) -> None:
     assert found.verdict is Verdict.DIVERGED
     assert streams(found) == ("rank1/main", [], [])
     assert found.first is not None and "only A has the stream rank1/main" in found.first.explanation
+
+
+def test_a_run_that_fails_before_its_first_op(tmp_path: Path) -> None:
+    """It ended, and with what: not only that the other run has ops."""
+    a, b = TraceBuilder(tmp_path / "a"), TraceBuilder(tmp_path / "b")
+    a.op("aten.mm.default", outputs=["x"])
+    a.end_step()
+    b.main.stream()
+    found = compare(a.finish(), b.finish(ending={"status": 1, "exception": "ImportError"}))
+    assert found.verdict is Verdict.DIVERGED
+    assert found.first is not None and found.first.cause is Cause.ENDED
+    assert "B ends here with an uncaught ImportError; A continues with aten.mm.default" in found.first.explanation
 
 
 def test_received_from_processes_that_were_not_recorded(tmp_path: Path) -> None:

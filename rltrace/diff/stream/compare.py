@@ -89,8 +89,8 @@ class StreamResult:
 
     @property
     def different_programs(self) -> bool:
-        """Whether less than half of the compared rows are matched, and not even the first ones."""
-        half = any(2 * self.matched < rows for rows in self.looked_at)
+        """Whether less than half of the compared rows are matched, and not even the first ones, where both have any."""
+        half = any(2 * self.matched < rows for rows in self.looked_at) and all(self.looked_at)
         return half and (self.first is None or self.first.identical_before == 0)
 
 
