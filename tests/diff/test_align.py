@@ -357,8 +357,14 @@ def test_cuts(kept: list[bool], random: Random, limit: int) -> None:
                 wanted = i + 1, j + 1
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(rows_module, "ANCHOR_ROWS", 3)
-            patch.setattr(rows_module, "CUT_STRIDE", 1)
             assert safe_cut(alignment(at_a, at_b, flags), given_limit) == wanted
+
+
+def test_a_cut_far_from_the_end() -> None:
+    """One row that moved across the second half of a range leaves the first half to be cut."""
+    rows, early = 20_000, 5_000
+    at_b = [rows if k == early else k for k in range(rows)]
+    assert safe_cut(alignment(list(range(rows)), at_b, (early,))) == (early, early)
 
 
 @settings(max_examples=25)

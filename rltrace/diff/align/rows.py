@@ -398,9 +398,6 @@ def _missing(present: Indices, count: int) -> Indices:
 ANCHOR_ROWS = 32
 """Adjacent matched rows after which a range may be cut."""
 
-CUT_STRIDE, CUTS_TRIED = 16, 256
-"""Places that are tried, from the end, until no reordered pair lies across one."""
-
 
 def is_aligned(a: RowRange, b: RowRange) -> bool:
     """Whether both ranges have the same ops, position by position."""
@@ -438,7 +435,8 @@ def insertion_places(rows: Indices, own: Indices, others: Indices) -> Indices:
 
 
 def safe_cut(found: Alignment, limit: int | None = None) -> tuple[int, int]:
-    """Where a range may be cut: after the last long run of adjacent pairs, before A's row ``limit``; else (0, 0)."""
+    """Where a range may be cut: after the last long run of adjacent pairs across whose end no reordered pair lies,
+    before A's row ``limit``; else (0, 0)."""
     in_order = ~found.moved if limit is None else ~found.moved & (found.a < limit)
     at_a, at_b = found.a[in_order], found.b[in_order]
     if len(at_a) < ANCHOR_ROWS:
@@ -446,9 +444,11 @@ def safe_cut(found: Alignment, limit: int | None = None) -> tuple[int, int]:
     adjacent = (np.diff(at_a) == 1) & (np.diff(at_b) == 1)
     need = ANCHOR_ROWS - 1
     runs = np.convolve(adjacent.astype(np.int64), np.ones(need, np.int64), mode="valid") == need
-    for place in np.flatnonzero(runs)[::-CUT_STRIDE][:CUTS_TRIED].tolist():
-        last = place + need
-        cut = int(at_a[last]) + 1, int(at_b[last]) + 1
-        if not (found.moved & ((found.a < cut[0]) != (found.b < cut[1]))).any():
-            return cut
-    return (0, 0)
+    ends = np.flatnonzero(runs) + need
+    cuts = at_a[ends] + 1, at_b[ends] + 1
+    moved_a, moved_b = found.a[found.moved], found.b[found.moved]
+    highest_before = np.concatenate([[-1], np.maximum.accumulate(moved_b)])
+    lowest_after = np.concatenate([np.minimum.accumulate(moved_b[::-1])[::-1], [found.rows_b]])
+    earlier = np.searchsorted(moved_a, cuts[0])
+    safe = np.flatnonzero((highest_before[earlier] < cuts[1]) & (lowest_after[earlier] >= cuts[1]))
+    return (int(cuts[0][safe[-1]]), int(cuts[1][safe[-1]])) if len(safe) else (0, 0)
