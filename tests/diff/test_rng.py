@@ -331,6 +331,31 @@ def test_a_generator_that_one_side_sets_back(tmp_path: Path, a: str, b: str, sai
     assert ("(row 0) drew (as fork_rng" in found.explanation) is ("set back" in said)
 
 
+@pytest.mark.parametrize(
+    ("before", "generator", "said"),
+    [
+        ("", Generator.TORCH, "nothing drew from it before: another seed, or none, where torch takes one at random"),
+        ("the same stream", Generator.TORCH, "another seed, or an earlier extra draw"),
+        ("another thread", Generator.TORCH, "another seed, or an earlier extra draw"),
+        ("", Generator.OWN, "another seed, or an earlier extra draw"),
+    ],
+    ids=["first", "second", "a thread's", "of the program's own"],
+)
+def test_the_first_draw_of_a_process(tmp_path: Path, before: str, generator: Generator, said: str) -> None:
+    """Nothing but the seed can differ where no op of any thread drew before."""
+    for trace, is_b in both(tmp_path, False, True):
+        if before == "another thread":
+            trace.main.stream("rank0/main/thread:x").op(
+                "aten.rand.default", outputs=["y"], rng="g", generator=generator
+            )
+        if before == "the same stream":
+            trace.op("aten.rand.default", [FRAME], outputs=["y"], rng="g", generator=generator)
+        trace.op("aten.rand.default", [FRAME], outputs=[f"z{is_b}"], rng=f"state {is_b}", generator=generator)
+    found = compare_in(tmp_path).first_value
+    assert found.cause is Cause.RNG
+    assert found.explanation == f"the RNG state already differed before the op drew: {said}"
+
+
 def test_ends_that_differ_leave_a_draw_unsettled(tmp_path: Path) -> None:
     """One side's end is no proof; both ends in one state are, whichever side drew."""
     for ends, unsettled in (("xy", True), ("xx", False)):

@@ -50,7 +50,7 @@ from rltrace.diff.causes.operands import (
     hash_seed_text,
     permuted_text,
 )
-from rltrace.diff.causes.rng import draw_from_same_state, generators_text
+from rltrace.diff.causes.rng import draw_from_same_state, generators_text, is_first_draw
 from rltrace.diff.causes.uninitialised import garbage_writers
 from rltrace.diff.causes.untracked import (
     changes_text,
@@ -229,6 +229,10 @@ def _seeds_text(a: RowAt, b: RowAt) -> str:
             known.append(f"in {side} its generator had been set back to the state in which {draw} drew")
     if is_set_back:
         return f"{'; '.join(known)} (as fork_rng, set_rng_state, activation checkpointing and the same seed again do)"
+    if all(is_first_draw(row) for row, seed in zip((a, b), own, strict=True) if seed is None):
+        return "; ".join(
+            ["nothing drew from it before: another seed, or none, where torch takes one at random", *known]
+        )
     return "; ".join(["another seed, or an earlier extra draw", *known])
 
 

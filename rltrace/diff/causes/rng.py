@@ -85,6 +85,18 @@ def draws_from(stream: StreamTrace, number: int) -> DrawingRows | None:
     return DrawingRows(np.concatenate(found), np.concatenate(marked))
 
 
+def is_first_draw(row: RowAt) -> bool:
+    """Whether no op of the process drew from torch's default generator before ``row``, which does; False where the
+    process inherited its state, or not all of it can be searched."""
+    process, number = row.view.process, int(row.rows.generators[row.place])
+    if number != Generator.TORCH or process.start_record.get("forked") or not recorded_throughout(process):
+        return False
+    drawn = [(stream.index == row.view.stream.index, draws_from(stream, number)) for stream in process.streams]
+    return all(
+        found is not None and not len(found.rows[found.rows < row.index] if own else found.rows) for own, found in drawn
+    )
+
+
 MAX_SEARCHED = 1 << 20
 """Rows before a draw that are searched at most for an earlier one from the same state."""
 
