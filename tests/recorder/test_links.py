@@ -223,6 +223,20 @@ def test_the_last_of_several_writers_is_noted(record: Record, engine: str) -> No
 # --- from outside ---------------------------------------------------------------------------------------------------
 
 
+def test_a_write_of_no_element_leaves_the_writer(record: Record, engine: str) -> None:
+    """``buffer[n:].fill_(0)`` of a full buffer, as engines pad their batches."""
+
+    def program() -> None:
+        buffer = torch.ones(4)
+        buffer[4:].fill_(0)
+        buffer[2:2].copy_(buffer[:0])
+        buffer.sin()
+
+    got = record(program, engine=engine)
+    assert [sources(row) for row in got.named("sin")] == [[0]]
+    assert got.named("sin")[0].inputs[0].digest is None
+
+
 def test_lists_and_scalars_come_from_outside(record: Record) -> None:
     """``torch.tensor`` emits ``lift_fresh`` alone; the first op that uses the numbers reads them."""
     with record.block() as got:

@@ -403,10 +403,11 @@ struct Recorder::Row {
       u64 digest = 0;
       digest_of(tensor, call->layouts[place], digest);
       add_digest(digest);
+      const i64 writer = pack_writer(number, slot++);
+      if (call->layouts[place].nbytes == 0) continue;  // nothing was written
       state().reads.pop(address);
       for (auto& writers : state().writers)
         if (writers != recorder.writers) writers->drop(address);
-      const i64 writer = pack_writer(number, slot++);
       if (is_whole(place) && !state().special.contains(address)) {
         recorder.writers->earlier.erase(address);
         recorder.writers->current.set(address, writer);
@@ -474,9 +475,11 @@ struct Recorder::Row {
       const u64 address = address_of(*tensors()[place]);
       const auto* special = state().special.find(address);
       const bool is_plain = is_whole(place) && special == nullptr;
+      if (layout.nbytes == 0 && !layout.later) continue;
       if (layout.later || storage.data() == nullptr || !state().handles.contains(address)) return false;
       if (!is_plain && !is_special_write_simple(place, special == nullptr ? nullptr : special->get())) return false;
-      if (is_plain && !recorder.marked && tensors().size() != 2) continue;  // as ``_record_written`` looks at two tensors only
+      // As ``_record_written`` looks at two tensors only.
+      if (is_plain && !recorder.marked && tensors().size() != 2) continue;
       for (const TensorImpl* other : tensors())
         if (address_of(*other) == address && !is_same_view(*other, *tensors()[place])) return false;
     }

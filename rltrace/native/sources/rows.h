@@ -18,7 +18,7 @@ class RowReader {
   RowReader(const py::handle& digests, py::dict names, py::dict blocks)
       : digests_(digests), names_(std::move(names)), blocks_(std::move(blocks)) {}
 
-  // Read tensors like this one from now on. ``form``: its id of layout, and its axes as bits; ``seed``: of a whole tensor.
+  // Read tensors like this one from now on. ``form``: its id of layout, and its axes as bits; ``seed``: of all of it.
   void know(const py::handle& tensor, const py::tuple& form, u64 seed, u64 row_seed, size_t count, bool may_be_key) {
     const TensorImpl& impl = *THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl();
     const size_t size = static_cast<size_t>(impl.numel()) * impl.itemsize();
@@ -72,7 +72,8 @@ class RowReader {
     for (const Named& one : found) {
       const bool with_value = PyBool_Check(valued.ptr()) ? valued.ptr() == Py_True : valued[one.name].cast<bool>();
       py::object made = take(part, one.name, one.tensor, with_value, false);
-      if (made.is_none()) made = digests_.attr("take")(part, one.name, one.tensor, row, py::arg("with_value") = with_value);
+      if (made.is_none())
+        made = digests_.attr("take")(part, one.name, one.tensor, row, py::arg("with_value") = with_value);
       if (made.is_none()) continue;
       for (const py::handle field : py::reinterpret_borrow<py::tuple>(made)) fields.append(field);
     }
@@ -135,7 +136,8 @@ class RowReader {
 
   // Whether Python looks into objects of a class that is not one of the plain containers.
   static bool may_hold_tensors(PyTypeObject* type) {
-    for (PyTypeObject* one : {&PyTuple_Type, &PyList_Type, &PyDict_Type, reinterpret_cast<PyTypeObject*>(THPVariableClass)})
+    auto* const tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
+    for (PyTypeObject* one : {&PyTuple_Type, &PyList_Type, &PyDict_Type, tensor})
       if (PyType_IsSubtype(type, one)) return true;
     return PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), "__dataclass_fields__") != 0;
   }

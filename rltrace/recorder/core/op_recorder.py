@@ -599,7 +599,7 @@ class OpRecorder(RowBuffer):
                 self._add_digest(process.digests.with_layout(tensor, layout))
             self._digested += 1
             address = storage_rules.address_of(tensor)
-            if not address:
+            if not address or not tensor.numel():  # ``buffer[n:].fill_(0)`` of a full buffer writes nothing
                 continue
             if address not in storages.handles:
                 storages.follow_outside(address, tensor)
