@@ -17,7 +17,7 @@ from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.causes.rng import draws_from, rng_ends_equal
 from rltrace.diff.processes import MAX_ROWS, PoolResult, UnorderedRows, compare_unordered, is_pool, pool_of, results
-from rltrace.diff.stream.compare import StreamResult
+from rltrace.diff.stream.compare import StreamResult, failed_at_once
 from rltrace.errors import HoleError
 from rltrace.trace.format.root import LEFT_OUT
 from rltrace.trace.format.schema import Generator, RowFlag, is_within
@@ -127,7 +127,8 @@ def find_one_sided_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]
     if a.lost or b.lost:
         return found
     for side, trace, other in (("A", a, b), ("B", b, a)):
-        names = {stream.name for process in other.processes for stream in process.streams}
+        streams = [StreamView(process, stream) for process in other.processes for stream in process.streams]
+        names = {view.name for view in streams if view.rows or failed_at_once(view)}
         finished = all(p.state == "complete" for p in other.processes) and missing_process(other, trace) is None
         for process in trace.processes:
             for stream in process.streams:

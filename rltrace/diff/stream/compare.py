@@ -89,9 +89,16 @@ class StreamResult:
 
     @property
     def different_programs(self) -> bool:
-        """Whether less than half of the compared rows are matched, and not even the first ones, where both have any."""
-        half = any(2 * self.matched < rows for rows in self.looked_at) and all(self.looked_at)
-        return half and (self.first is None or self.first.identical_before == 0)
+        """Whether less than half of the compared rows are matched, and not even the first ones; not where a run failed
+        before its first op."""
+        few = any(2 * self.matched < rows for rows in self.looked_at)
+        not_even_first = self.first is None or self.first.identical_before == 0
+        return few and not_even_first and not failed_at_once(self.a) and not failed_at_once(self.b)
+
+
+def failed_at_once(view: StreamView) -> bool:
+    """Whether the program ended with an uncaught exception, and ran no op in this stream."""
+    return not view.rows and "exception" in (view.process.exit or {})
 
 
 def compare_streams(
