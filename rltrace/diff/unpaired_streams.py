@@ -127,8 +127,7 @@ def find_one_sided_streams(a: Trace, b: Trace) -> list[tuple[str, Finding, bool]
     if a.lost or b.lost:
         return found
     for side, trace, other in (("A", a, b), ("B", b, a)):
-        streams = [StreamView(process, stream) for process in other.processes for stream in process.streams]
-        names = {view.name for view in streams if view.rows or failed_at_once(view)}
+        names = {s.name for p in other.processes for s in p.streams if s.rows or failed_at_once(p, s)}
         finished = all(p.state == "complete" for p in other.processes) and missing_process(other, trace) is None
         for process in trace.processes:
             for stream in process.streams:

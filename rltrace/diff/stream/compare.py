@@ -32,6 +32,8 @@ from rltrace.diff.stream.end import classify_end, harmless_end
 from rltrace.diff.stream.hunks import HunkCounter
 from rltrace.diff.stream.steps import compare_steps
 from rltrace.diff.stream.walk import Progress, StreamWalk
+from rltrace.trace.read.process import ProcessTrace
+from rltrace.trace.read.stream import StreamTrace
 
 
 @dataclass
@@ -93,12 +95,13 @@ class StreamResult:
         before its first op."""
         few = any(2 * self.matched < rows for rows in self.looked_at)
         not_even_first = self.first is None or self.first.identical_before == 0
-        return few and not_even_first and not failed_at_once(self.a) and not failed_at_once(self.b)
+        failed = any(failed_at_once(view.process, view.stream) for view in (self.a, self.b))
+        return few and not_even_first and not failed
 
 
-def failed_at_once(view: StreamView) -> bool:
-    """Whether the program ended with an uncaught exception, and ran no op in this stream."""
-    return not view.rows and "exception" in (view.process.exit or {})
+def failed_at_once(process: ProcessTrace, stream: StreamTrace) -> bool:
+    """Whether the process ended with an uncaught exception, and ran no op in this stream."""
+    return not stream.rows and "exception" in (process.exit or {})
 
 
 def compare_streams(

@@ -98,6 +98,7 @@ def batch_facts() -> Mapping[str, torch.Tensor]:
 
 
 KINDS: Final = ("Attention", "LogitsProcessor", "RMSNorm", "Sampler")
+"""Classes whose calls have points, besides those of layers that pack projections or hold a rank's part."""
 
 
 def has_points(module: torch.nn.Module) -> bool:
