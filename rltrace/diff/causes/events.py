@@ -341,7 +341,7 @@ ENVIRONMENTS = ("environment", "vector environment")
 SEEDING_EVENTS = (Kind.SEED, Kind.ENVIRONMENT_MADE, Kind.ENVIRONMENT_RESET)
 
 
-OTHERWISE = "was drawn from, or seeded, otherwise"
+GIVEN, OTHERWISE = "was given", "was drawn from, or seeded, otherwise"
 
 
 class SeedingNotes(NamedTuple):
@@ -451,7 +451,7 @@ def _seeding(pair: MatchedEvent) -> str | None:
     whose = f"the {pair.event_a.what.removeprefix('a ')} of {pair.module}" if pair.module else pair.event_a.what
     seeds = pair.event_a.evidence("seed"), pair.event_b.evidence("seed")
     if pair.differs:
-        return f"{whose} was given {_seed_words(pair)}{_seeded_at(pair)}"
+        return f"{whose} {GIVEN} {_seed_words(pair)}{_seeded_at(pair)}"
     if seeds == (NONE, NONE) and pair.event_a.evidence("state") != pair.event_b.evidence("state"):
         return f"{whose} was not seeded{_seeded_at(pair)}: it seeded itself, differently in each run"
     return None
@@ -706,8 +706,8 @@ def add_seeding_causes(context: DiffContext, finding: Finding) -> Finding:
         return finding
     texts, made = seeding_notes(context, finding.a_index, finding.b_index, None)
     one_sided = _one_sided_texts(context, Pair(finding.a_index, finding.b_index))
-    drawn = [text for text in texts if OTHERWISE in text]  # before anything that was chosen with it
-    words = [*one_sided, *drawn, finding.explanation, *(text for text in texts if text not in drawn)]
+    first = [text for text in texts if OTHERWISE in text or GIVEN in text]  # before anything that was chosen with it
+    words = [*one_sided, *first, finding.explanation, *(text for text in texts if text not in first)]
     return replace(finding, explanation="; ".join(words), made=made) if len(words) > 1 else finding
 
 
