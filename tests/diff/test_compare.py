@@ -326,9 +326,7 @@ def test_optimizers_out_of_step(record: Record) -> None:
     assert (comparison.first.optimizer.name, comparison.first.optimizer.count) == ("SGD", 3)
 
 
-def windowed(
-    path: Path, first: int, end: int | None, value: str = "x", upto: int = 6, worker: str | None = None
-) -> Path:
+def windowed(path: Path, first: int, end: int | None, value: str = "x", worker: str | None = None) -> Path:
     """A run of which steps ``first`` to ``end`` were recorded op by op; ``worker``: parameters of a worker's step."""
     trace = TraceBuilder(path, first_step=first)
     if worker is not None:
@@ -336,7 +334,7 @@ def windowed(
         for op in range(20 * (first == 0)):
             stream.op("aten.sin.default", outputs=[f"{op}"])
         stream.end_step(parameters=worker, gradients="g", generators="r", recorded=first == 0)
-    for step in range(upto):
+    for step in range(6):
         if step == first:
             trace.window(first, end)
         recorded = first <= step and (end is None or step < end)
@@ -457,15 +455,13 @@ def test_a_difference_before_a_window_of_jax(tmp_path: Path) -> None:
 # --- damage ---------------------------------------------------------------------------------------------------------
 
 
-def big(path: Path, *odd: int, segments: int = 3, rows: int = 500, late_log: bool = False) -> Path:
+def big(path: Path, *odd: int) -> Path:
     """Plain rows over several segments; ``odd``: rows whose output is another one."""
     trace = TraceBuilder(path)
-    for row in range(segments * rows):
+    for row in range(3 * 500):
         trace.op("aten.relu.default", outputs=[f"{row} odd" if row in odd else row])
-        if (row + 1) % rows == 0:
+        if (row + 1) % 500 == 0:
             trace.commit()
-    if late_log:
-        trace.op("aten.mean.default", ("train.py", 99, "log", "log()"), outputs=["m"])
     return trace.finish()
 
 

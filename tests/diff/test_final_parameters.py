@@ -87,11 +87,11 @@ def test_weights_that_are_equal_at_the_end(tmp_path: Path, a: str, b: str, verdi
     assert compared(tmp_path, a, b).verdict.value == verdict
 
 
-def made(path: Path, parameters: dict[int, object], state: str = "complete", last: str = "p1") -> Path:
+def made(path: Path, parameters: dict[int, object], state: str = "complete") -> Path:
     trace = TraceBuilder(path)
     for step in range(2):
         trace.op("aten.mm.default", outputs=[f"x{step}"])
-        trace.end_step(parameters=last if step else "p0", gradients="g", generators="r")
+        trace.end_step(parameters=f"p{step}", gradients="g", generators="r")
     return trace.finish(state, parameters=parameters)
 
 

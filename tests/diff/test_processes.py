@@ -24,12 +24,12 @@ Child = tuple[str, str, Sequence[str]]
 """Name it got, its argument, what it computed."""
 
 
-def trace(path: Path, *children: Child, wanted: str = "rank0/child:evaluate.py") -> Path:
+def trace(path: Path, *children: Child) -> Path:
     """A main process and children that all asked for one name."""
     builder = TraceBuilder(path)
     builder.op("aten.ones.default", outputs=["ones"])
     for name, argument, results in children:
-        process = builder.create_process(wanted, ["evaluate.py", argument])
+        process = builder.create_process(FIRST, ["evaluate.py", argument])
         assert process.name == name
         stream = process.stream()
         for result in results:
@@ -108,8 +108,8 @@ def test_names_that_were_given_in_order_decide(tmp_path: Path) -> None:
 POOL = ("rank0/pool:1", "rank0/pool:2", "rank0/pool:3")
 
 
-def pool(path: Path, *tasks: str, level: str = "op") -> Path:
-    builder = TraceBuilder(path, level=level)
+def pool(path: Path, *tasks: str) -> Path:
+    builder = TraceBuilder(path)
     builder.op("aten.ones.default", outputs=["ones"])
     for name, taken in zip(POOL, tasks, strict=False):
         stream = builder.process(name).stream()

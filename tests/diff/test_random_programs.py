@@ -204,11 +204,11 @@ HARMFUL = (
 For the same reason the examples are always the same ones: of ten thousand others, a few are open to interpretation."""
 
 
-def compared(random: Random, kinds: tuple[str, ...], most: int = 4) -> tuple[Comparison, list[Truth], list[str]]:
+def compared(random: Random, kinds: tuple[str, ...]) -> tuple[Comparison, list[Truth], list[str]]:
     """Record a script and its edited twin, in either order, and compare them."""
     ran = Writer(random).script().run()
     editor = Editor(random, ran)
-    for _ in range(random.randint(0, most)):
+    for _ in range(random.randint(0, 4)):
         editor.edit(kinds)
     sides = [[Item(do, place) for place, do in enumerate(ran)], editor.items]
     if random.random() < 0.5:

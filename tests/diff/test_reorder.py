@@ -129,7 +129,7 @@ def test_rows_of_a_site_change_places(tmp_path: Path, a: list[Row], b: list[Row]
     assert in_order == sorted(in_order)
 
 
-def rows_of_items(order: Sequence[int], pending: int, side: str) -> list[Row]:
+def rows_of_items(order: Sequence[int], pending: int) -> list[Row]:
     """A loop over a set: a value for each item, then chains of ops of which each reads the one before.
 
     The last two of a chain may hold unwritten memory, so that only what they read shows which is which.
@@ -151,7 +151,7 @@ def test_a_loop_over_a_set(tmp_path: Path, seed: int) -> None:
     """Every row is matched with that of its item, whatever the order was."""
     random, items = Random(seed), range(5)
     orders = [random.sample(items, 5) for _ in range(2)]
-    partners, moved = matched(tmp_path, *(rows_of_items(order, orders[0][0], "") for order in orders))
+    partners, moved = matched(tmp_path, *(rows_of_items(order, orders[0][0]) for order in orders))
     wanted = [5 * part + orders[1].index(item) for part in range(4) for item in orders[0]]
     assert partners == wanted
     assert all(own or k == partner for k, (own, partner) in enumerate(zip(moved, partners, strict=True)))

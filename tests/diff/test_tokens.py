@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -12,8 +11,6 @@ from views import random_sides
 from rltrace.diff.base.tokens import values_of
 from rltrace.diff.base.view import RowRange
 from rltrace.trace.format.schema import Column, Origin
-
-Facts = Callable[[RowRange, int, bool], object]
 
 
 def values(side: RowRange, row: int, outside: bool = True) -> object:

@@ -23,13 +23,13 @@ def without_chunk(path: Path, number: int) -> Path:
 SETUP = [Do("aten.randn.default", (), f"w{k}", k + 1) for k in range(3)]
 
 
-def observed(what: str, into: str = "x", reads: str = "w0") -> list[Do]:
+def observed(what: str) -> list[Do]:
     """A round of a loop: an observation, and what is made of it in a variable of its own."""
     return [
         Do("outside", (), "o", noise=what),
-        Do("aten.mm.default", ("o", reads), into, 10),
-        Do("aten.tanh.default", (into,), into, 11),
-        Do("aten.mean.default", (into,), into, 12),
+        Do("aten.mm.default", ("o", "w0"), "x", 10),
+        Do("aten.tanh.default", ("x",), "x", 11),
+        Do("aten.mean.default", ("x",), "x", 12),
     ]
 
 
@@ -37,9 +37,9 @@ def rounds(*what: str) -> list[Do]:
     return [do for one in what for do in observed(one)]
 
 
-def end(reads: str = "w1") -> list[Do]:
+def end() -> list[Do]:
     """What follows the loop: it uses nothing of it."""
-    return [Do("aten.mul.Tensor", (reads, "w2"), "g", 20 + k) for k in range(4)] + [Do("step")]
+    return [Do("aten.mul.Tensor", ("w1", "w2"), "g", 20 + k) for k in range(4)] + [Do("step")]
 
 
 def before_hole(folder: Path, a: list[list[Do]], b: list[list[Do]], hole: int = 1) -> Comparison:

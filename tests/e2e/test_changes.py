@@ -250,7 +250,6 @@ actor, critic = torch.nn.Linear(4, 2), torch.nn.Sequential(torch.nn.Linear(4, 1)
 slow, fast = torch.optim.Adam(actor.parameters()), torch.optim.Adam(critic.parameters())
 for update in range(12):
     x = torch.randn(8, 4)
-    {line}
     loss = (critic(x) - x.sum(1, keepdim=True)).pow(2).mean()
     fast.zero_grad()
     loss.backward()
@@ -263,13 +262,9 @@ for update in range(12):
 """
 
 
-def two_optimizers(left_out: int | None = None, line: str = "pass") -> str:
-    return TWO_OPTIMIZERS.format(left_out=left_out, line=line)
-
-
 def test_an_attempt_left_out(both: Both) -> None:
     """One of two optimizers makes an attempt less: found where its turn is, and later steps are matched by count."""
-    comparison = both(two_optimizers(), two_optimizers(left_out=5), each=True)
+    comparison = both(*(TWO_OPTIMIZERS.format(left_out=left_out) for left_out in (None, 5)), each=True)
     line = "gain = -critic(actor(x).repeat(1, 2)).mean()"
     first = comparison.first
     assert summary(first)[::3] == (Cause.CONTROL_FLOW, line)
@@ -296,13 +291,12 @@ for update in range(6):
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
-    {line}
 """
 
 
 def test_a_scaler_that_skips_in_one(both: Both) -> None:
     """The overflow came with the data: that is the cause, and not that the scaler skipped."""
-    a, b = (SCALED.format(odd=odd, line="pass") for odd in ({2}, {2, 4}))
+    a, b = (SCALED.format(odd=odd) for odd in ({2}, {2, 4}))
     found = value_of(both(a, b, each=True))
     assert summary(found) == (Cause.OUTSIDE, "aten.mul.Tensor", 4, "loss = (weight * torch.as_tensor(seen)).sum()")
     assert found.optimizer.count == 4

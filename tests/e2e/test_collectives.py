@@ -20,7 +20,6 @@ from rltrace.trace.format.records import FaultKind
 from rltrace.trace.read.reader import Trace, open_trace
 
 PROGRAM = Path(__file__).parent / "programs" / "collectives.py"
-RLTRACE = Path(sys.executable).parent / "rltrace"
 STEPS, CHANGED_AT = 2, 1
 
 RECEIVED = {

@@ -50,8 +50,6 @@ pytestmark = pytest.mark.skipif(
     reason="this torch was built without oneDNN or MKL: there is no library to ask",
 )
 
-Names = list[tuple[str, ...]]
-
 
 @pytest.fixture(scope="module")
 def asked(new_cli: Callable[[], Any]) -> Any:

@@ -31,8 +31,8 @@ from rltrace.trace.write.writer import ProcessWriter
 CUDA = {"device": "cuda"}
 
 
-def evidence(*names: str, grid: int = 8) -> dict[str, Any]:
-    return {**CUDA, "names": list(names), LAUNCHES: [[[grid, 1, 1], [128, 1, 1]] for _ in names]}
+def evidence(*names: str) -> dict[str, Any]:
+    return {**CUDA, "names": list(names), LAUNCHES: [[[8, 1, 1], [128, 1, 1]] for _ in names]}
 
 
 def build(path: Path, kernels: Sequence[tuple[str, ...] | None], *, digest: int = 7, closed: bool = True) -> Path:

@@ -19,11 +19,11 @@ from rltrace.trace.read.reader import open_trace
 MKL = {"library": "MKL", "isa": "auto", "threads": 1}
 
 
-def build(path: Path, *, first: str = "aten.mm.default") -> Path:
+def build(path: Path) -> Path:
     """Five rows: two calls of one kind, the same with another number, on other threads, and an op of its own."""
     builder = TraceBuilder(path)
     for threads, integers in ((1, [1]), (1, [1]), (1, [2]), (2, [1])):
-        builder.op(first, outputs=["x"], integers=integers, kernel={**MKL, "threads": threads})
+        builder.op("aten.mm.default", outputs=["x"], integers=integers, kernel={**MKL, "threads": threads})
     builder.op("aten.add.Tensor", outputs=["y"], kernel={"library": "ATen"})
     builder.end_step()
     return builder.finish()

@@ -42,11 +42,6 @@ def process_of(path: Path) -> ProcessTrace:
     return open_trace(path).processes[0]
 
 
-def layout(path: Path) -> list[tuple[int, int, bool]]:
-    """(first, count, whether they are in a chunk) of each part of ``steps``."""
-    return [(part.first, part.count, part.chunk is not None) for part in process_of(path).step_parts]
-
-
 @settings(max_examples=25)
 @given(st.lists(st.integers(0, 9), max_size=12), st.booleans())
 def test_commits_never_matter(tmp_path_factory: pytest.TempPathFactory, commits: list[int], close: bool) -> None:

@@ -15,10 +15,10 @@ from rltrace.trace.format.schema import TABLES, Column, RowFlag
 from rltrace.trace.format.tables import KeyTables
 
 
-def tables(entries: int = 8) -> KeyTables:
+def tables() -> KeyTables:
     """Tables of distinct keys."""
     made = KeyTables()
-    made.extend(plain_entries(entries))
+    made.extend(plain_entries())
     return made
 
 
@@ -28,11 +28,10 @@ def hashes_of(rows: Rows) -> tuple[list[int], list[int], list[int]]:
     return structure.tolist(), values.tolist(), marked.tolist()
 
 
-def one_row(flags: int = 0, **cells: list[float]) -> Rows:
+def one_row(**cells: list[float]) -> Rows:
     """A single row with the given cells."""
     columns = np.zeros((1, len(Column)), np.uint32)
     columns[0, Column.KIND] = 1
-    columns[0, Column.FLAGS] = flags
     for column, name in ((Column.INTEGERS, "integers"), (Column.FLOATS, "floats"), (Column.DIGESTS, "digests")):
         columns[0, column] = len(cells.get(name, []))
     return Rows(

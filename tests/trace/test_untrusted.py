@@ -24,9 +24,9 @@ from rltrace.trace.format.tables import parse_tables
 from rltrace.trace.read.reader import open_trace
 
 
-def framed(payload: bytes, previous: int = 0) -> bytes:
+def framed(payload: bytes) -> bytes:
     """A frame with the right digest, whatever it holds."""
-    return MAGIC + len(payload).to_bytes(4, "little") + payload + chain(previous, payload).to_bytes(8, "little")
+    return MAGIC + len(payload).to_bytes(4, "little") + payload + chain(0, payload).to_bytes(8, "little")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from rltrace.trace.format.arrays import VALUE_INDEX
 from rltrace.trace.format.journal import parse_journal
 from rltrace.trace.format.schema import PLACEMENT_SHIFT, VALUE_CHUNK, PlacementBit, ValueIndex, ValueKind
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.read.values import GENERATOR, StoredPlacement, Value, Values
+from rltrace.trace.read.values import GENERATOR, StoredPlacement, Values
 from rltrace.trace.write.packers import NewValue, NewValues
 
 DTYPES = ["bool", "uint8", "int64", "float16", "float32", "float64", "complex64", "complex128"]
@@ -310,22 +310,12 @@ def test_killed_between_data_and_journal(small: tuple[Path, dict[int, np.ndarray
     at = [i for i, record in enumerate(journal.records) if record["type"] == "values"][1]
     end = sorted(journal.ends)[at - 1]
     log.write_bytes(log.read_bytes()[:end])
-    (path / "journal/log").write_bytes(_first_frame(path / "journal/log"))
+    launch = (path / "journal/log").read_bytes()
+    (path / "journal/log").write_bytes(launch[: min(parse_journal(launch).ends)])
     values = values_of(path)
     found = [values.get(digest) for digest in captured]
     assert [value is not None for value in found] == [True] * 3 + [False] * 3
     assert verify(path).sound
-
-
-def _first_frame(log: Path) -> bytes:
-    data = log.read_bytes()
-    return data[: min(parse_journal(data).ends)]
-
-
-def _read(values: Values, digest: int) -> Value:
-    found = values.get(digest)
-    assert found is not None
-    return found
 
 
 def test_zarr_reads_values(small: tuple[Path, dict[int, np.ndarray]]) -> None:
@@ -334,8 +324,6 @@ def test_zarr_reads_values(small: tuple[Path, dict[int, np.ndarray]]) -> None:
     process = zarr.open_group(str(path), mode="r")["processes/0"]
     index, data = process["values/index"], process["values/bytes"]
     names = index.attrs["columns"]
-    lines = bytes(process["tables"][:]).replace(b"\0", b"").splitlines()
-    assert lines
     read = {}
     for row in index[:]:
         entry = dict(zip(names, row.tolist(), strict=True))

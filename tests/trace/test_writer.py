@@ -36,15 +36,15 @@ def equal(a: Rows, b: Rows) -> bool:
     return a.first == b.first and all(getattr(a, s).tobytes() == getattr(b, s).tobytes() for s in SECTIONS)
 
 
-def step(number: int, end_row: int, stream: int = 0) -> StepRecord:
+def step(number: int, end_row: int) -> StepRecord:
     """A step that ends at a row."""
-    return StepRecord(number, stream, 0, number, 0, 1, 10 * number, end_row, True, 1, 2, (3, 4, 5, 6))
+    return StepRecord(number, 0, 0, number, 0, 1, 10 * number, end_row, True, 1, 2, (3, 4, 5, 6))
 
 
-def open_writer(trace: Path, name: str = "rank0/main") -> ProcessWriter:
+def open_writer(trace: Path) -> ProcessWriter:
     """A writer with one stream and the entries that random rows need."""
-    writer = ProcessWriter.open(trace, {"name": name})
-    writer.stream(name)
+    writer = ProcessWriter.open(trace, {"name": "rank0/main"})
+    writer.stream("rank0/main")
     writer.commit(0, None, plain_entries())
     return writer
 
