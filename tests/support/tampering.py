@@ -147,6 +147,24 @@ def _spec(key: str) -> ArraySpec:
     return SPECS[key.split("/")[-2]]
 
 
+def change_first(files: Files, base: str, kind: str, change: Record) -> Files:
+    """The trace with the first record of a kind changed in one journal."""
+    content = records(files, base)
+    first = next(record for record in content if record["type"] == kind)
+    return with_journal(
+        files, base, encoded([{**record, **change} if record is first else record for record in content])
+    )
+
+
+def kill_before(path: Path, base: str, kind: str) -> None:
+    """Cut one journal before its second record of a kind, and the launch's after its first: both were killed."""
+    log, launch = path / f"{base}journal/log", path / "journal/log"
+    found = parse_journal(log.read_bytes())
+    second = [number for number, record in enumerate(found.records) if record["type"] == kind][1]
+    log.write_bytes(log.read_bytes()[: sorted(found.ends)[second - 1]])
+    launch.write_bytes(launch.read_bytes()[: min(parse_journal(launch.read_bytes()).ends)])
+
+
 # --- at random --------------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import Memory, in_memory
-from tampering import _spec, load, replace_chunk, rewrite, store, tamper
+from tampering import _spec, change_first, kill_before, load, replace_chunk, store, tamper
 
 from rltrace.digest import reference, seed_of
 from rltrace.digest.activation_rows import MAX_COPIED_BYTES, row_digests
@@ -23,7 +23,6 @@ from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.activation_rows import ModuleCall, OpRows, Part
-from rltrace.trace.format.journal import parse_journal
 from rltrace.trace.format.schema import CALL_CHUNK, DIGEST_CHUNK, ActivationColumn, ModuleCallColumn, TensorOwner
 from rltrace.trace.read.activations import Activations
 from rltrace.trace.read.reader import Trace, open_trace
@@ -307,16 +306,7 @@ def test_records_that_make_no_sense(small: Path) -> None:
         ("activation_request", {"selectors": [1]}),
         ("activation_request", {"limit": -1}),
     ):
-        first = True
-
-        def lie(record: dict[str, Any], kind: str = kind, change: dict[str, Any] = change) -> dict[str, Any]:
-            nonlocal first
-            if record["type"] != kind or not first:
-                return record
-            first = False
-            return {**record, **change}
-
-        store(rewrite(files, BASE, lie), small)
+        store(change_first(files, BASE, kind, change), small)
         trace = open_trace(small)
         assert any(kind in hole.why for hole in trace.holes), change
         assert len(recorded_in(trace)) >= 3
@@ -325,12 +315,7 @@ def test_records_that_make_no_sense(small: Path) -> None:
 def test_killed_between_data_and_journal(small: Path) -> None:
     """Without its journal record a commit's rows do not exist; what came before is all there, and no damage."""
     whole = recorded_in(open_trace(small))
-    log = small / BASE / "journal/log"
-    journal = parse_journal(log.read_bytes())
-    at = [i for i, record in enumerate(journal.records) if record["type"] == "activations"][1]
-    log.write_bytes(log.read_bytes()[: sorted(journal.ends)[at - 2]])
-    launch = (small / "journal/log").read_bytes()
-    (small / "journal/log").write_bytes(launch[: min(parse_journal(launch).ends)])
+    kill_before(small, BASE, "values")
     trace = open_trace(small)
     assert reads_right(trace, whole, "killed") == 3
     assert trace.processes[0].state == "killed"

@@ -10,7 +10,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import Memory, in_memory
-from tampering import Files, load, replace_chunk, rewrite, store
+from tampering import Files, change_first, kill_before, load, replace_chunk, store
 
 from rltrace.digest import reference, seed_of
 from rltrace.errors import HoleError
@@ -18,7 +18,6 @@ from rltrace.extensions.archive.verify import verify
 from rltrace.testing import TraceBuilder
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import VALUE_INDEX
-from rltrace.trace.format.journal import parse_journal
 from rltrace.trace.format.schema import PLACEMENT_SHIFT, VALUE_CHUNK, PlacementBit, ValueIndex, ValueKind
 from rltrace.trace.read.reader import open_trace
 from rltrace.trace.read.values import GENERATOR, StoredPlacement, Values
@@ -285,16 +284,7 @@ def test_records_that_make_no_sense(small: tuple[Path, dict[int, np.ndarray]]) -
     path, captured = small
     files = load(path)
     for change in ({"count": 5000}, {"chunk": -1}, {"bytes_files": [None]}, {"left_out": [{}]}, {"files": "x"}):
-        first = True
-
-        def lie(record: dict, change: dict = change) -> dict:
-            nonlocal first
-            if record["type"] != "values" or not first:
-                return record
-            first = False
-            return {**record, **change}
-
-        store(rewrite(files, "processes/0/", lie), path)
+        store(change_first(files, "processes/0/", "values", change), path)
         trace = open_trace(path)
         assert any("values" in hole.why for hole in trace.holes), change
         values = trace.processes[0].values
@@ -305,13 +295,7 @@ def test_records_that_make_no_sense(small: tuple[Path, dict[int, np.ndarray]]) -
 def test_killed_between_data_and_journal(small: tuple[Path, dict[int, np.ndarray]]) -> None:
     """Without its journal record a commit's values do not exist; what came before is all there, and no damage."""
     path, captured = small
-    log = path / "processes/0/journal/log"
-    journal = parse_journal(log.read_bytes())
-    at = [i for i, record in enumerate(journal.records) if record["type"] == "values"][1]
-    end = sorted(journal.ends)[at - 1]
-    log.write_bytes(log.read_bytes()[:end])
-    launch = (path / "journal/log").read_bytes()
-    (path / "journal/log").write_bytes(launch[: min(parse_journal(launch).ends)])
+    kill_before(path, "processes/0/", "values")
     values = values_of(path)
     found = [values.get(digest) for digest in captured]
     assert [value is not None for value in found] == [True] * 3 + [False] * 3
