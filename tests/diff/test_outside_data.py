@@ -85,17 +85,18 @@ def test_ops_that_differ_are_not_counted_as_identical(tmp_path: Path) -> None:
     assert "before it, 11 ops, the first of them aten.mul.Tensor" in found.explanation
 
 
-def test_a_number_that_python_read_is_said(tmp_path: Path) -> None:
-    """The rate might follow from it, which no trace shows."""
-    found = finding_of(tmp_path, program(1.0, logs=True), program(2.0, logs=True, rate=0.2))
-    assert (found.cause, found.phase) == (Cause.ARGUMENTS, "optimizer")
-    assert "of which Python read a number (row " in found.explanation
-
-
-def test_an_argument_leads_where_python_read_nothing(tmp_path: Path) -> None:
-    found = finding_of(tmp_path, program(1.0), program(2.0, scale=1.5))
-    assert (found.cause, found.step, found.op) == (Cause.ARGUMENTS, 2, "aten.mul.Tensor")
-    assert "in A, 1.5 in B" in found.explanation
+@pytest.mark.parametrize(
+    ("logs", "changed", "phase", "said"),
+    [
+        (True, {"rate": 0.2}, "optimizer", "of which Python read a number (row "),
+        (False, {"scale": 1.5}, "forward", "in A, 1.5 in B"),
+    ],
+)
+def test_an_argument_leads(tmp_path: Path, logs: bool, changed: dict[str, float], phase: str, said: str) -> None:
+    """Where Python read nothing; or a number, which is said: a rate might follow from it, which no trace shows."""
+    found = finding_of(tmp_path, program(1.0, logs=logs), program(2.0, logs=logs, **changed))
+    assert (found.cause, found.step, found.phase) == (Cause.ARGUMENTS, 2, phase)
+    assert said in found.explanation
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,6 @@ class CommandLine:
     """Runs commands in one folder. One thread and a fixed hash seed, so that programs repeat themselves."""
 
     folder: Path
-    seconds: float | None = None
-    """A process that runs longer is ended, and the test with it; None: none is."""
 
     def run(self, *command: object, setting: str = "", **variables: str) -> Result:
         """Run any command to its end; ``setting`` is one more NAME=VALUE."""
@@ -54,7 +52,6 @@ class CommandLine:
             capture_output=True,
             text=True,
             check=False,
-            timeout=self.seconds,
         )
 
     def rltrace(self, *arguments: object, setting: str = "", **variables: str) -> Result:
@@ -98,12 +95,6 @@ class CommandLine:
         shown = [self.record("a.zarr", program), self.record("b.zarr", program, setting=setting)]
         assert [result.returncode for result in shown] == [0, 0], [result.stderr for result in shown]
         return shown[0].stdout, shown[1].stdout
-
-    def place(self, program: str, function: str, source: str) -> dict[str, object]:
-        """The site of a finding at this line of one of the programs."""
-        lines = (PROGRAMS / program).read_text().splitlines()
-        line = next(n for n, text in enumerate(lines, 1) if text.strip() == source)
-        return {"file": program, "line": line, "function": function, "source": source}
 
     def diff(self, a: object, b: object, *options: object) -> tuple[int, Mapping[str, Any]]:
         """Exit status and the JSON object of ``rltrace diff``."""

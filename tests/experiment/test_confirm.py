@@ -102,34 +102,38 @@ def test_masked_origins(tmp_path: Path) -> None:
     # the last one scales the loss alone, and its gradient is made to be that of no scale at all
 
 
-def test_one_matters_and_two_do_not(tmp_path: Path) -> None:
-    """Two ops that only feed a log compute otherwise as well: they are listed, and left out of what it takes."""
+def beside_a_log(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+    """The second and the third op only feed a log."""
+    out = first(model(torch.rand(5, 4)))
+    second(out.detach()).mean().item()
+    third(out.detach()).std().item()
+    return out.square().mean()
 
-    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
-        out = first(model(torch.rand(5, 4)))
-        second(out.detach()).mean().item()
-        third(out.detach()).std().item()
-        return out.square().mean()
 
-    outcome = confirm(tmp_path, training(loss_of, first=0.1, second=0.1, third=0.1))
+def forking_on_a_number(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+    out = model(torch.rand(5, 4))
+    if first(torch.ones(3)).sum().item() > 3.1:
+        out = out.abs() + out.square()
+    return out.mean()
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "off", "op", "by_state"),
+    [
+        (beside_a_log, ("first", "second", "third"), "first", True),
+        (beside_a_log, ("second",), "second", False),
+        (forking_on_a_number, ("first",), "first", True),
+    ],
+    ids=["one matters and two do not", "a log alone", "control flow that forks on a number"],
+)
+def test_what_it_takes(tmp_path: Path, loss_of: Any, off: tuple[str, ...], op: str, by_state: bool) -> None:
+    """Ops that only feed a log are listed and left out, unless both leave the same state behind: else nothing would be
+    left to explain. Where an op computed the number that decides, B takes A's way with A's value there."""
+    outcome = confirm(tmp_path, training(loss_of, 2, **dict.fromkeys(off, 0.1)))
     assert outcome.word is Outcome.CONFIRMED, outcome.explanation
-    assert needed(outcome) == {"confirm.first.default"}
-    assert len(outcome.classes) == 3
+    assert (outcome.by_state, needed(outcome)) == (by_state, {f"confirm.{op}.default"})
+    assert len(outcome.classes) == len(off)
     assert "it is all that is needed" in outcome.explanation
-
-
-def test_a_log_alone(tmp_path: Path) -> None:
-    """Where both leave the same state behind, every op counts: else nothing would be left to explain."""
-
-    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
-        out = model(torch.rand(5, 4))
-        second(out.detach()).mean().item()
-        return out.square().mean()
-
-    outcome = confirm(tmp_path, training(loss_of, 2, second=0.1))
-    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
-    assert outcome.by_state is False
-    assert needed(outcome) == {"confirm.second.default"}
 
 
 def test_data_from_outside(tmp_path: Path) -> None:
@@ -163,20 +167,6 @@ def test_a_generator(tmp_path: Path) -> None:
     assert outcome.word is Outcome.CONFIRMED, outcome.explanation
     (kind,) = [kind for kind in outcome.classes if kind.matters]
     assert (kind.op, kind.parts, kind.count) == ("aten.rand.default", ("generator",), 1)
-
-
-def test_control_flow_that_forks_on_a_number(tmp_path: Path) -> None:
-    """The op that computed the number is the cause, and with A's value there B takes A's way."""
-
-    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
-        out = model(torch.rand(5, 4))
-        if first(torch.ones(3)).sum().item() > 3.1:
-            out = out.abs() + out.square()
-        return out.mean()
-
-    outcome = confirm(tmp_path, training(loss_of, first=0.1))
-    assert outcome.word is Outcome.CONFIRMED, outcome.explanation
-    assert needed(outcome) == {"confirm.first.default"}
 
 
 def test_other_arguments(tmp_path: Path) -> None:
