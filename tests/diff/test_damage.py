@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import Memory, in_memory
 from tampering import Files, bases, load, records, rewrite, store
+from views import both, compare_in
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Verdict
@@ -192,16 +193,14 @@ def test_a_process_that_left_nothing_but_its_start_record(launches: dict[str, Fi
 
 def test_a_hole_before_one_that_is_known(tmp_path: Path) -> None:
     """A missing file is noticed as a trace is opened, other bytes in an earlier one only as they are read."""
-    for name, noise in (("a.zarr", ""), ("b.zarr", "x")):
-        trace = TraceBuilder(tmp_path / name)
+    for trace, noise in both(tmp_path, "", "x"):
         for row in range(20):
             trace.op("aten.mm.default", (f"{row}.py", 1, "f", "y = x @ w"), outputs=[f"{row} {noise * (row == 2)}"])
             if row % 4 == 3:
                 trace.commit()
         trace.end_step()
-        trace.finish()
     rows = tmp_path / "a.zarr" / "processes/0/streams/0/rows"
     (rows / "c.3.0").unlink()
     (rows / "c.1.0").write_bytes(bytes((rows / "c.1.0").stat().st_size))
-    found = compare(tmp_path / "a.zarr", tmp_path / "b.zarr")
+    found = compare_in(tmp_path)
     assert found.verdict is Verdict.DIVERGED and found.decisive is not None and found.decisive.a_index == 2

@@ -14,7 +14,7 @@ import torch
 from recorded import Record, recorder
 from torch import nn
 from toy_environments import Walk
-from views import both, views_in
+from views import both, compare_in, views_in
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Verdict
@@ -24,7 +24,7 @@ from rltrace.diff.display.row_pairs import Relation
 from rltrace.json import to_json
 from rltrace.report.diff import verdict_document
 from rltrace.report.text import document_text
-from rltrace.testing import In, TraceBuilder
+from rltrace.testing import In
 from rltrace.trace.format.schema import Kind
 from rltrace.trace.read.reader import open_trace
 
@@ -141,13 +141,10 @@ def test_an_event_that_nothing_depends_on_is_no_divergence(compared: Any) -> Non
 def test_another_kernel_is_not_blamed_on_an_environment(tmp_path: Path) -> None:
     """An event differs, and so does an op with equal inputs after it: the op is an origin of its own."""
 
-    def build(name: str, isa: str) -> Path:
-        trace = TraceBuilder(tmp_path / name)
-        trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": 1}, digests={"observation": name})
+    for trace, isa in both(tmp_path, "AVX2", "AVX512"):
+        trace.event(Kind.ENVIRONMENT_STEP, "environment 0", counts={"step": 1}, digests={"observation": isa})
         trace.op("aten.mm.default", inputs=[In(digest="x")], outputs=[isa], kernel={"library": "ATen", "isa": isa})
-        return trace.finish()
-
-    found = compare(build("a.zarr", "AVX2"), build("b.zarr", "AVX512"))
+    found = compare_in(tmp_path)
     assert (found.decisive.cause, found.decisive.op) == (Cause.KERNEL, "aten.mm.default")
     assert found.events.differing == 1
 

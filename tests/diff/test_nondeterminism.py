@@ -6,23 +6,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from views import both, compare_in
 
 from rltrace.diff.base.model import Cause, Finding, Pair
 from rltrace.diff.causes.nondeterminism import SETTING, TABLE, advice_text, known_of
-from rltrace.diff.compare import compare
-from rltrace.testing import TraceBuilder
 
 
 @pytest.fixture(scope="module")
 def finding(tmp_path_factory: pytest.TempPathFactory) -> Finding:
     """``index_put_`` that gave something else, on two threads of a CPU."""
     folder = tmp_path_factory.mktemp("traces")
-    for name in ("a", "b"):
-        builder = TraceBuilder(folder / f"{name}.zarr")
+    for builder, name in both(folder):
         builder.op("aten.zeros.default", outputs=["zeros"])
         builder.op("aten.index_put_.default", outputs=[f"sum {name}"])
-        builder.finish()
-    found = compare(folder / "a.zarr", folder / "b.zarr").decisive
+    found = compare_in(folder).decisive
     assert found is not None
     return replace(found, cause=Cause.SAME_KERNEL, kernel=Pair("ATen AVX2, 2 threads", "ATen AVX2, 2 threads"))
 

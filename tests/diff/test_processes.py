@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from views import both, compare_in
 
-from rltrace.diff import Comparison, compare
+from rltrace.diff import compare
 from rltrace.diff.base.model import FindingEvent, Pair, Sender, Verdict
 from rltrace.diff.finding_order import _sent
 from rltrace.json import to_json
@@ -20,15 +20,17 @@ from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.process_start import note_failure, note_left_out, write_start
 from rltrace.trace.read.reader import open_trace
 
-Child = tuple[str, str, Sequence[str]]
-"""Name it got, its argument, what it computed."""
+Child = tuple[str, Sequence[str]]
+"""Its argument, and what it computed."""
+
+FIRST, SECOND, THIRD = NAMES = ("rank0/child:evaluate.py", "rank0/child:evaluate.py#2", "rank0/child:evaluate.py#3")
 
 
 def trace(path: Path, *children: Child) -> Path:
-    """A main process and children that all asked for one name."""
+    """A main process and children that all asked for one name, which they get in this order."""
     builder = TraceBuilder(path)
     builder.op("aten.ones.default", outputs=["ones"])
-    for name, argument, results in children:
+    for name, (argument, results) in zip(NAMES, children, strict=False):
         process = builder.create_process(FIRST, ["evaluate.py", argument])
         assert process.name == name
         stream = process.stream()
@@ -37,60 +39,37 @@ def trace(path: Path, *children: Child) -> Path:
     return builder.finish()
 
 
-FIRST, SECOND, THIRD = "rank0/child:evaluate.py", "rank0/child:evaluate.py#2", "rank0/child:evaluate.py#3"
-
-
-def compared(tmp_path: Path, a: Sequence[Child], b: Sequence[Child]) -> Comparison:
-    return compare(trace(tmp_path / "a", *a), trace(tmp_path / "b", *b))
-
-
-def test_who_came_first_is_no_difference(tmp_path: Path) -> None:
-    """Processes that started alike and computed alike are the same one, whatever numbers they got."""
-    a = [(FIRST, "seed=1", "pq"), (SECOND, "seed=2", "rst"), (THIRD, "seed=3", "u")]
-    b = [(FIRST, "seed=3", "u"), (SECOND, "seed=1", "pq"), (THIRD, "seed=2", "rst")]
-    assert compared(tmp_path, a, b).verdict is Verdict.IDENTICAL
-
-
-def test_of_processes_started_alike_those_that_computed_alike_are_partners(tmp_path: Path) -> None:
-    """The one that is left differs, and is reported."""
-    a = [(FIRST, "", "pq"), (SECOND, "", "rst"), (THIRD, "", "u")]
-    b = [(FIRST, "", "u"), (SECOND, "", "rsx"), (THIRD, "", "pq")]
-    found = compared(tmp_path, a, b)
-    assert found.verdict is Verdict.DIVERGED
-    assert (found.decisive.stream, found.decisive.a_index) == (SECOND, 2)
-
-
-@pytest.mark.parametrize("own", ["34", "21"])
-def test_of_processes_that_all_differ_those_that_began_alike_are_partners(tmp_path: Path, own: str) -> None:
-    """As actors do that received other weights after their first steps."""
-    a = [(FIRST, "1", "pqr"), (SECOND, "2", "stu")]
-    b = [(FIRST, own[0], "stx"), (SECOND, own[1], "pqy")]
-    found = compared(tmp_path, a, b)
-    assert {(f.stream, f.a_index) for f in found.unordered} == {(FIRST, 2), (SECOND, 2)}
-
-
-def test_what_was_started_otherwise_is_not_taken_for_a_partner(tmp_path: Path) -> None:
-    """Where nothing computed the same, the arguments decide."""
-    a = [(FIRST, "seed=1", "pq"), (SECOND, "seed=2", "rst")]
-    b = [(FIRST, "seed=2", "rsx"), (SECOND, "seed=1", "py")]
-    found = compared(tmp_path, a, b)
-    assert found.verdict is Verdict.DIVERGED
-    assert {(f.stream, f.a_index) for f in found.unordered} == {(FIRST, 1), (SECOND, 2)}
+@pytest.mark.parametrize(
+    ("a", "b", "differing"),
+    [
+        # who came first is no difference
+        ([("1", "pq"), ("2", "rst"), ("3", "u")], [("3", "u"), ("1", "pq"), ("2", "rst")], set()),
+        # of those started alike, the ones that computed alike are partners, and the one that is left differs
+        ([("", "pq"), ("", "rst"), ("", "u")], [("", "u"), ("", "rsx"), ("", "pq")], {(SECOND, 2)}),
+        # of those that all differ, the ones that began alike, as actors do that received other weights later
+        ([("1", "pqr"), ("2", "stu")], [("3", "stx"), ("4", "pqy")], {(FIRST, 2), (SECOND, 2)}),
+        ([("1", "pqr"), ("2", "stu")], [("2", "stx"), ("1", "pqy")], {(FIRST, 2), (SECOND, 2)}),
+        # where nothing computed the same, the arguments decide
+        ([("1", "pq"), ("2", "rst")], [("2", "rsx"), ("1", "py")], {(FIRST, 1), (SECOND, 2)}),
+    ],
+)
+def test_partners(tmp_path: Path, a: list[Child], b: list[Child], differing: set[tuple[str, int]]) -> None:
+    """Processes of one name are the same one by what they computed and were started with, whatever numbers they got."""
+    found = compare(trace(tmp_path / "a", *a), trace(tmp_path / "b", *b))
+    assert found.verdict is (Verdict.DIVERGED if differing else Verdict.IDENTICAL)
+    assert {(f.stream, f.a_index) for f in (found.first, *found.unordered) if f is not None} == differing
 
 
 def test_what_a_process_of_another_name_sent_is_found(tmp_path: Path) -> None:
     """The bytes that the main process read are what the child that was the second in A and the first in B wrote."""
-    children = [[(FIRST, "seed=1", "pq"), (SECOND, "seed=2", "r")], [(FIRST, "seed=2", "x"), (SECOND, "seed=1", "pq")]]
-    paths = []
-    for side, own, sent in zip("ab", children, "rx", strict=True):
-        builder = TraceBuilder(tmp_path / side)
-        for _, argument, results in own:
+    a, b = [("seed=1", "pq"), ("seed=2", "r")], [("seed=2", "x"), ("seed=1", "pq")]
+    for builder, (own, sent) in both(tmp_path, (a, "r"), (b, "x")):
+        for argument, results in own:
             stream = builder.create_process(FIRST, ["evaluate.py", argument]).stream()
             for result in results:
                 stream.op("aten.mul.Tensor", inputs=[("outside", "x")], outputs=[result])
         builder.op("aten.sin.default", inputs=[("outside", sent)], outputs=[f"sine of {sent}"])
-        paths.append(builder.finish())
-    found = compare(*paths)
+    found = compare_in(tmp_path)
     received = next(finding for finding in found.later if finding.stream == "rank0/main")
     assert (found.decisive.stream, found.unordered) == (SECOND, ())
     assert received.explanation.endswith(f"; it is what aten.mul.Tensor (row 0) of {SECOND} wrote")
@@ -183,7 +162,7 @@ def test_processes_that_were_left_out_by_choice(tmp_path: Path) -> None:
     note = f"{FIRST} and their forks are not recorded: not among --processes */main"
     assert sum(note in text for text in map(str, found.notes)) >= 1
     assert [(one.name, one.state) for one in open_trace(sides[0]).unrecorded] == [(FIRST, "left-out")]
-    whole = trace(tmp_path / "whole", (FIRST, "--seed=1", "x"))
+    whole = trace(tmp_path / "whole", ("--seed=1", "x"))
     assert compare(whole, sides[0]).verdict is Verdict.UNKNOWN
 
 

@@ -20,11 +20,11 @@ from programs import Do, in_parts, pieces, training
 from random_scripts import Editor, Writer
 from rank_programs import reducing
 from shortcuts import ALL_AT_ONCE, EACH, NAMES, again, compare_checked, unlike
+from views import both, paths_in
 
 from rltrace.diff import compare
 from rltrace.diff.align.blocks import Block
 from rltrace.diff.base.view import RowRange, Shortcuts
-from rltrace.testing import TraceBuilder
 
 EDITS = ("value", "argument", "shape", "outside", "seed", "alias", "log", "again", "draw", "live", "overflow")
 EDITS += ("reorder", "rename")
@@ -111,14 +111,12 @@ WRONG: dict[str, tuple[str, object]] = {
 
 def written_by_two(folder: Path) -> tuple[Path, Path]:
     """An op that reads, without a digest, what another op wrote on the other side."""
-    for side, writer in (("a", 0), ("b", 1)):
-        trace = TraceBuilder(folder / f"{side}.zarr")
+    for trace, writer in both(folder, 0, 1):
         trace.op("aten.sin.default")
         trace.op("aten.cos.default")
-        trace.op("aten.mm.default", inputs=[writer], outputs=[side])
+        trace.op("aten.mm.default", inputs=[writer], outputs=[writer])
         trace.end_step()
-        trace.finish()
-    return folder / "a.zarr", folder / "b.zarr"
+    return paths_in(folder)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -139,13 +137,11 @@ def test_a_wrong_shortcut_is_found(name: str, tmp_path: Path, monkeypatch: pytes
 
 def test_an_extra_op_at_the_end_of_a_step(tmp_path: Path) -> None:
     """What the other side continues with is the first row of its next step, whether that is read or not."""
-    for side in "ab":
-        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+    for trace, side in both(tmp_path):
         for step in range(3):
             trace.op("aten.mm.default", outputs=[step])
             if side == "a" and step == 1:
                 trace.op("aten.sum.default", ("log.py", 1, "log", "print(x.sum())"), outputs=["s"])
             trace.end_step()
-        trace.finish()
-    found = compare_checked(tmp_path / "a.zarr", tmp_path / "b.zarr", EACH)
+    found = compare_checked(*paths_in(tmp_path), EACH)
     assert found.first.explanation == "only A runs it; there B continues with aten.mm.default at train.py:12 (train)"

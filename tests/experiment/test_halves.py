@@ -7,6 +7,7 @@ from pathlib import Path
 from shutil import rmtree
 
 import pytest
+from views import both, paths_in
 
 from rltrace.command_lines import parse_line
 from rltrace.commands.confirm import parse_overrides
@@ -112,14 +113,11 @@ def test_join_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.fixture
 def traces(tmp_path: Path) -> tuple[Path, Path]:
     """Two traces of three steps, which part in the second."""
-    paths = []
-    for name in ("a", "b"):
-        builder = TraceBuilder(tmp_path / f"{name}.zarr")
+    for builder, name in both(tmp_path):
         for step in range(3):
             builder.op("aten.mm.default", outputs=[f"x{step}{name if step == 1 else ''}"])
             builder.end_step()
-        paths.append(builder.finish())
-    return paths[0], paths[1]
+    return paths_in(tmp_path)
 
 
 def control(file: Path, *, values: bool = True, window: tuple[int, int] = (1, 3), middle: str = "x1a") -> Path:
@@ -235,17 +233,15 @@ def test_advice_leads_to_the_other_machine_and_back(traces: tuple[Path, Path], t
 
 def test_no_script_is_suggested_for_an_op_of_jax(traces: tuple[Path, Path], tmp_path: Path) -> None:
     """Neither for a call, nor for an equation: such ops cannot be run again."""
-    paths = []
-    for side in "ab":
-        trace = TraceBuilder(tmp_path / f"jax-{side}.zarr", engine=JAX_ENGINE)
+    for trace, side in both(tmp_path / "jax", engine=JAX_ENGINE):
         trace.op("erf_inv", outputs=[side])
         trace.end_step()
-        paths.append(trace.finish())
     ready = prepared(traces, control=control(tmp_path / "a-control.zarr"))
     confirmed = replace(OF_B, word=Outcome.CONFIRMED)
     asked = ConfirmOptions(*traces)
     assert [each.split()[1] for each in advice_of(confirmed, asked, ready, Path("b.json"), Path("b"))] == ["repro"]
-    of_jax = replace(ready, question=replace(ready.question, a=open_trace(paths[0]), b=open_trace(paths[1])))
+    a, b = map(open_trace, paths_in(tmp_path / "jax"))
+    of_jax = replace(ready, question=replace(ready.question, a=a, b=b))
     assert advice_of(confirmed, asked, of_jax, Path("b.json"), Path("b")) == ()
 
 

@@ -453,26 +453,25 @@ def test_what_does_not_fit_is_reported(replayed: Replayed, program: object, op: 
     assert op in entry.op
 
 
-def test_what_a_does_not_have_is_refused(tmp_path: Path) -> None:
-    """Values that were not kept, or of which no op is found: nothing runs."""
+@pytest.mark.parametrize(
+    ("limit", "inject", "words"),
+    [
+        (1 << 30, "op=add", "lacks the values of 1 of the 1 selected ops"),
+        (1 << 30, "op=nosuch", "finds no op"),
+        (10, "op=mul", "the limit was reached"),
+    ],
+)
+def test_what_a_does_not_have_is_refused(tmp_path: Path, limit: int, inject: str, words: str) -> None:
+    """Values that were not recorded, with the reason, or of which no op is found: nothing runs."""
 
     def program(_: bool) -> None:
         torch.ones(3) * 2
         torch.ones(2) + 1
 
-    run(rltrace.record(tmp_path / "a.zarr", values="op=mul"), program, False)
-    for inject, words in (("op=add", "lacks the values of 1 of the 1 selected ops"), ("op=nosuch", "finds no op")):
-        with pytest.raises(UsageError, match=words), replay_block(tmp_path / "a.zarr", inject, tmp_path / "c.zarr"):
-            pytest.fail("the program was run")
-    assert not (tmp_path / "c.zarr").exists()
-
-
-def test_a_limit_that_was_reached_is_reported(tmp_path: Path) -> None:
-    """Why A has not the values."""
-    run(rltrace.record(tmp_path / "a.zarr", values="op=mul", values_limit=10), lambda _: torch.ones(9) * 2, False)
-    refused = pytest.raises(UsageError, match="the limit was reached")
-    with refused, replay_block(tmp_path / "a.zarr", "op=mul", tmp_path / "c.zarr"):
+    run(rltrace.record(tmp_path / "a.zarr", values="op=mul", values_limit=limit), program, False)
+    with pytest.raises(UsageError, match=words), replay_block(tmp_path / "a.zarr", inject, tmp_path / "c.zarr"):
         pytest.fail("the program was run")
+    assert not (tmp_path / "c.zarr").exists()
 
 
 def test_damage_in_the_way(tmp_path: Path) -> None:
