@@ -237,9 +237,9 @@ def test_hidden_receivers_lead_to_the_next_row(record: Record) -> None:
 
 def test_one_trace_by_itself(record: Record) -> None:
     """A stream alone: a fold for each step, then its rows, each once, with no other side; nothing is read for it."""
-    view_of = open_trace(record(training(4)).path).processes[0]
-    browser = Browser(StreamView(view_of, view_of.streams[0]), None)
-    assert len(browser) == len(view_of.steps) + (view_of.streams[0].rows > int(view_of.steps[-1][7]))
+    browser = Browser(opened(record(training(4)).path), None)
+    steps = browser.a.process.steps
+    assert len(browser) == len(steps) + (browser.a.rows > int(steps[-1][7]))
     assert [browser.step_of(piece) for piece in browser.pieces[:4]] == [0, 1, 2, 3]
     before = browser.a.stream.counter.chunks
     lines = all_open(browser)
@@ -252,9 +252,8 @@ def test_one_trace_by_itself(record: Record) -> None:
 
 def test_one_trace_without_steps(record: Record) -> None:
     """A stream that no step divides lies open from the start; an empty one has no line."""
-    trace = open_trace(record([do for do in training(2) if do.name != "step"]).path).processes[0]
-    browser = Browser(StreamView(trace, trace.streams[0]), None)
-    assert len(browser) == trace.streams[0].rows and browser.line(3).a == 3
+    browser = Browser(opened(record([do for do in training(2) if do.name != "step"]).path), None)
+    assert len(browser) == browser.a.rows and browser.line(3).a == 3
 
 
 def test_a_row_without_a_record_is_a_hole(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from views import opened
 
 import rltrace
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.row_diff import Difference, arguments_text
-from rltrace.diff.base.view import StreamView
-from rltrace.trace.read.reader import open_trace
 
 
 def nested(layout: torch.layout) -> torch.Tensor:
@@ -33,8 +32,7 @@ MADE = {
 def last_row(path: Path, program: Callable[[], object]) -> RowAt:
     with rltrace.record(path):
         program()
-    process = open_trace(path).processes[0]
-    view = StreamView(process, process.streams[0])
+    view = opened(path)
     return row_at(view, view.rows - 1)
 
 

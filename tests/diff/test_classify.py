@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views import both, context_of, views_in
+from views import both, context_of, opened, views_in
 
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.model import Cause, InputsMatch, NamedDifference
 from rltrace.diff.base.row_diff import difference
-from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.classify import NOT_RERUN, Classification, alignments_text, judge
 from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import PLACEMENT_SHIFT, Kind, Origin, RowFlag, ValueKind
-from rltrace.trace.read.reader import open_trace
 from rltrace.trace.write.packers import NewValue, NewValues
 
 Row = dict[str, Any]
@@ -253,8 +251,7 @@ def test_inputs_that_begin_elsewhere(tmp_path: Path) -> None:
                 for place, alignment in enumerate(alignments)
             ]
             trace.main.writer.commit(0, None, values=NewValues(new))
-        process = open_trace(trace.finish()).processes[0]
-        return row_at(StreamView(process, process.streams[0]), 0)
+        return row_at(opened(trace.finish()), 0)
 
     known, same, other, unknown = written("a", 64, 4), written("b", 0, 4), written("c", 0, 8), written("d")
     assert alignments_text(known, same) == alignments_text(known, unknown) == alignments_text(unknown, known) == ""

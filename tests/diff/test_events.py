@@ -14,11 +14,10 @@ import torch
 from recorded import Record, recorder
 from torch import nn
 from toy_environments import Walk
-from views import both, compare_in, views_in
+from views import both, compare_in, opened, views_in
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Verdict
-from rltrace.diff.base.view import StreamView
 from rltrace.diff.display.browser import Browser
 from rltrace.diff.display.row_pairs import Relation
 from rltrace.json import to_json
@@ -26,7 +25,6 @@ from rltrace.report.diff import verdict_document
 from rltrace.report.text import document_text
 from rltrace.testing import In
 from rltrace.trace.format.schema import Kind
-from rltrace.trace.read.reader import open_trace
 
 Program = Callable[[bool], object]
 
@@ -200,14 +198,8 @@ def test_a_reward_that_differs_in_every_episode_goes_back_to_the_first_step(comp
     first = found.first_value
     assert (first.cause, first.op, first.event.count.a) == (Cause.OUTSIDE, "environment-step", 1)
     assert (found.events.stream, found.events.row) == (first.stream, first.a_index)
-    browser = Browser(
-        *(StreamView(t.processes[0], t.processes[0].streams[0]) for t in map(open_trace, paths_of(found)))
-    )
+    browser = Browser(*(opened(Path(side.path)) for side in (found.a, found.b)))
     assert next(piece for piece in browser.pieces if piece.a0 <= first.a_index < piece.a1).equal is False
-
-
-def paths_of(found: Comparison) -> tuple[str, str]:
-    return found.a.path, found.b.path
 
 
 def test_steps_that_compute_the_same_are_not_called_identical_where_events_differ(tmp_path: Path) -> None:

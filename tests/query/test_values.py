@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from views import opened
 
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.view import StreamView
@@ -35,9 +36,7 @@ def traced(
     for place, output in enumerate(outputs):
         digests.append(f"{path}" if output is None else stream.value(output, place=place))
     stream.op("aten.mm.default", inputs=inputs, outputs=digests, scalars=[{WRITES: list(names)}] if names else [])
-    trace.finish()
-    process = open_trace(path).processes[0]
-    return row_at(StreamView(process, process.streams[0]), 0)
+    return row_at(opened(trace.finish()), 0)
 
 
 def summary(values: OpValues) -> list[tuple[str, bool, bool, str]]:
@@ -114,11 +113,10 @@ def test_an_event_has_no_values(tmp_path: Path) -> None:
     """No tensors of it can be recorded, so none is shown, and no command is offered that would record none."""
     trace = TraceBuilder(tmp_path / "a.zarr")
     trace.event(Kind.ENVIRONMENT_STEP, "environment 0", digests={"observation": "x"})
-    read = open_trace(trace.finish())
-    process = read.processes[0]
-    row = row_at(StreamView(process, process.streams[0]), 0)
+    path = trace.finish()
+    row = row_at(opened(path), 0)
     assert op_values(row, row) == OpValues((), False)
-    assert recording_commands((read,), row) == ()
+    assert recording_commands((open_trace(path),), row) == ()
 
 
 def test_what_is_within_calls_of_jax_has_no_values(tmp_path: Path) -> None:

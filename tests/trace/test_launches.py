@@ -35,6 +35,13 @@ def evidence(*names: str) -> dict[str, Any]:
     return {**CUDA, "names": list(names), LAUNCHES: [[[8, 1, 1], [128, 1, 1]] for _ in names]}
 
 
+def rows_of(count: int, kernel: int = 0, digests: Sequence[int] = ()) -> Rows:
+    """So many ops, each with this kernel and these digests."""
+    plain, columns = empty_rows(0), np.zeros((count, len(Column)), np.uint32)
+    columns[:, Column.KIND], columns[:, Column.KERNEL], columns[:, Column.DIGESTS] = Kind.OP, kernel, len(digests)
+    return Rows(0, columns, plain.links, plain.integers, plain.floats, np.array([*digests] * count, np.uint64))
+
+
 def build(path: Path, kernels: Sequence[tuple[str, ...] | None], *, digest: int = 7, closed: bool = True) -> Path:
     """A trace of as many rows of one op; of each what it launched, None: not known. Written as the recorder does."""
     create_trace(path, {"command": ["program"], "options": {}})
@@ -50,11 +57,7 @@ def build(path: Path, kernels: Sequence[tuple[str, ...] | None], *, digest: int 
 
     first = [entry(*each) for each in FIRST_ENTRIES.items()]
     first += [entry("ops", "aten.mm.default"), entry("kernels", CUDA)]
-    columns = np.zeros((len(kernels), len(Column)), np.uint32)
-    columns[:, Column.KIND], columns[:, Column.KERNEL], columns[:, Column.DIGESTS] = Kind.OP, 1, 1
-    digests = np.full(len(kernels), digest, np.uint64)
-    plain = empty_rows(0)
-    writer.commit(number, Rows(0, columns, plain.links, plain.integers, plain.floats, digests), first)
+    writer.commit(number, rows_of(len(kernels), kernel=1, digests=[digest]), first)
     known = {names: entry("kernels", evidence(*names)) for names in dict.fromkeys(filter(None, kernels))}
     ids = np.array([known[names].id if names else 0 for names in kernels], np.uint32)
     unknown = tuple(Unknown("not looked at", number, row, 1) for row, names in enumerate(kernels) if names is None)
@@ -91,10 +94,7 @@ def test_ids_are_packed() -> None:
     launched.add(launches_record(NewLaunches(0, 5 + len(ids), ids[:10])))
     table = Table("kernels", 100)
     table.present[:] = True
-    columns = np.zeros((len(ids) + 20, len(Column)), np.uint32)
-    columns[:, Column.KIND] = Kind.OP
-    plain = empty_rows(0)
-    rows = Rows(0, columns, plain.links, plain.integers, plain.floats, plain.digests)
+    rows = rows_of(len(ids) + 20)
     found = launched.apply(0, rows, table).column(Column.KERNEL)
     assert found.tolist() == [0] * 5 + ids.tolist() + ids[:10].tolist() + [0] * 5
     assert launched.apply(1, rows, table) is rows
@@ -127,11 +127,7 @@ def test_ids_that_lie_are_none() -> None:
     launched.add({**launches_record(NewLaunches(0, 0, np.full(3, 99, np.uint32))), "rows": 3})
     launched.add({**launches_record(NewLaunches(0, 3, np.ones(3, np.uint32))), "rows": 4})
     table = Table("kernels", 2)
-    columns = np.zeros((7, len(Column)), np.uint32)
-    columns[:, Column.KIND] = Kind.OP
-    plain = empty_rows(0)
-    rows = Rows(0, columns, plain.links, plain.integers, plain.floats, plain.digests)
-    assert not launched.apply(0, rows, table).column(Column.KERNEL).any()
+    assert not launched.apply(0, rows_of(7), table).column(Column.KERNEL).any()
 
 
 def test_another_kernel_with_equal_bits_is_a_note(tmp_path: Path) -> None:

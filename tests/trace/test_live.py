@@ -60,9 +60,14 @@ def recording(trace: Path) -> Iterator[Callable[[str], None]]:
             os.close(end)
 
 
+def opened(trace: Path, **more: object) -> ProcessWriter:
+    """The writer of a process that has left its start record."""
+    start_record = {"name": "rank0/main", **more}
+    return ProcessWriter.open(trace, {**start_record, "token": write_start(trace, start_record)})
+
+
 def _record(trace: Path, orders: int, answer: int) -> None:
-    start_record = {"name": "rank0/main"}
-    writer = ProcessWriter.open(trace, {**start_record, "token": write_start(trace, start_record)})
+    writer = opened(trace)
     writer.facts("op", "dispatch", {})
     stream, generator, row = writer.stream("rank0/main"), np.random.default_rng(0), 0
     entries = plain_entries()
@@ -161,8 +166,7 @@ def test_verify_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_ending_for_now(tmp_path: Path, then: str, state: str) -> None:
     """What was said before an ``exec`` or a termination holds unless the process went on."""
     create_trace(tmp_path / "t", {"command": ["train"]})
-    start_record = {"name": "rank0/main", "pid": 0}
-    writer = ProcessWriter.open(tmp_path / "t", {**start_record, "token": write_start(tmp_path / "t", start_record)})
+    writer = opened(tmp_path / "t", pid=0)
     stream, generator = writer.stream("rank0/main"), np.random.default_rng(0)
     writer.commit(stream, random_rows(generator, 0, ROWS), plain_entries())
     writer.append({"type": "provisional_end", "state": "stopped", "exit": {"why": "its parent terminated it"}})
@@ -216,8 +220,7 @@ def test_stopped_and_killed_at_any_moment(tmp_path: Path) -> None:
 
 
 def _commit_on(trace: Path) -> None:
-    start_record = {"name": "rank0/main"}
-    writer = ProcessWriter.open(trace, {**start_record, "token": write_start(trace, start_record)})
+    writer = opened(trace)
     stream, generator, row = writer.stream("rank0/main"), np.random.default_rng(0), 0
     while True:
         writer.commit(stream, random_rows(generator, row, ROWS), () if row else plain_entries())
