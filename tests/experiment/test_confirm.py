@@ -188,18 +188,6 @@ def test_other_arguments(tmp_path: Path) -> None:
 # --- not confirmed --------------------------------------------------------------------------------------------------
 
 
-def test_control_flow_that_no_op_shows(tmp_path: Path) -> None:
-    """B runs an op more, for no reason that a value gives: no value undoes that, and nothing is confirmed."""
-
-    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
-        out = model(torch.rand(5, 4))
-        return (out * 1.5 if is_b else out).square().mean()
-
-    outcome = confirm(tmp_path, training(loss_of, 2))
-    assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
-    assert "runs other ops than A" in outcome.explanation
-
-
 def test_a_that_does_not_repeat_itself(tmp_path: Path) -> None:
     """A program that computes something else each time is no control."""
     noise = random.Random(3)
@@ -303,23 +291,31 @@ def test_a_cause_by_hand(tmp_path: Path, selectors: list[str], word: Outcome, ex
     assert (states(outcome) == EXPECTED) == (word is Outcome.CONFIRMED)
 
 
-def test_an_op_that_b_does_not_come_to(tmp_path: Path) -> None:
-    """Nothing can be injected where B never is: the experiment proves nothing."""
+def one_op_more(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+    out = model(torch.rand(5, 4))
+    return (out * 1.5 if is_b else out).square().mean()
 
-    def loss_of(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
-        out = first(model(torch.rand(5, 4)))
-        return out.mean() if is_b else second(out).mean()
 
-    outcome = confirm(tmp_path, training(loss_of, 2, first=0.1), selectors=("op=confirm.second",))
+def another_way(model: nn.Module, step: int, is_b: bool) -> torch.Tensor:
+    out = first(model(torch.rand(5, 4)))
+    return out.mean() if is_b else second(out).mean()
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "words"),
+    [
+        (training(one_op_more, 2), {}, "runs other ops than A"),
+        (training(another_way, 2, first=0.1), {"selectors": ("op=confirm.second",)}, "did not happen"),
+        (two_origins, {"values_limit": 200}, "--values-limit"),
+    ],
+    ids=["control flow that no op shows", "an op that B does not come to", "a limit on values"],
+)
+def test_what_proves_nothing(tmp_path: Path, program: Program, options: dict[str, Any], words: str) -> None:
+    """No value undoes an op more for no reason that a value gives, nor can be injected where B never is; values that
+    were left out for want of room are asked for, not passed over."""
+    outcome = confirm(tmp_path, program, **options)
     assert outcome.word is Outcome.UNRESOLVED, outcome.explanation
-    assert "did not happen" in outcome.explanation
-
-
-def test_a_limit_on_values(tmp_path: Path) -> None:
-    """Values that were left out for want of room are asked for, not passed over."""
-    outcome = confirm(tmp_path, two_origins, values_limit=200)
-    assert outcome.word is Outcome.UNRESOLVED
-    assert "--values-limit" in outcome.explanation
+    assert words in outcome.explanation
     assert outcome.arms[0].name is ArmName.A0
 
 
