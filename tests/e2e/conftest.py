@@ -6,6 +6,7 @@ import fcntl
 import io
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -17,8 +18,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 from oracle_log import Difference, first_difference
 
+import rltrace
 from rltrace.commands.main import main
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -113,6 +116,25 @@ def cli(tmp_path: Path) -> CommandLine:
 def new_cli(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], CommandLine]:
     """Command lines in empty folders, for traces that several tests share."""
     return lambda: CommandLine(tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> Callable[[str, str], list[Path]]:
+    """``versions(a, b)``: traces of two versions of ``train.py``, each recorded in this process from another folder."""
+
+    def record(*codes: str) -> list[Path]:
+        traces = []
+        for side, code in zip("ab", codes, strict=True):
+            program = tmp_path / f"checkout of {side}" / "train.py"
+            program.parent.mkdir()
+            program.write_text(code)
+            traces.append(tmp_path / f"{side}.zarr")
+            torch.manual_seed(0)  # as in a new process
+            with rltrace.record(traces[-1]):
+                runpy.run_path(str(program), run_name="__main__")
+        return traces
+
+    return record
 
 
 Once = Callable[[str, Callable[[Path], str]], tuple[Path, str]]

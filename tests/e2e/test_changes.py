@@ -6,7 +6,6 @@ Recorded in this process, each version from a folder of its own, as the command 
 from __future__ import annotations
 
 import re
-import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 import torch
 from shortcuts import ALL_AT_ONCE, EACH, compare_checked
 
-import rltrace
 from rltrace.diff import Comparison
 from rltrace.diff.base.model import Cause, Finding, Verdict
 
@@ -45,26 +43,12 @@ def training(top: str = "", start: str = "pass", middle: str = "pass", end: str 
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Both:
+def both(versions: Callable[[str, str], list[Path]]) -> Both:
     """``both(a, b, each=False)``: record two versions of ``train.py`` and compare them.
 
     The result is the same without the shortcuts of a comparison, all at once, or each by itself.
     """
-
-    def record(side: str, code: str) -> Path:
-        folder = tmp_path / f"checkout of {side}"
-        folder.mkdir()
-        (folder / "train.py").write_text(code)
-        trace = tmp_path / f"{side}.zarr"
-        torch.manual_seed(0)  # as in a new process
-        with rltrace.record(trace):
-            runpy.run_path(str(folder / "train.py"), run_name="__main__")
-        return trace
-
-    def run(a: str, b: str, *, each: bool = False) -> Comparison:
-        return compare_checked(record("a", a), record("b", b), EACH if each else ALL_AT_ONCE)
-
-    return run
+    return lambda a, b, each=False: compare_checked(*versions(a, b), EACH if each else ALL_AT_ONCE)
 
 
 def value_of(comparison: Comparison) -> Finding:

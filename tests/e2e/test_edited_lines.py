@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause, Finding
 
@@ -29,21 +26,12 @@ def test_what_is_found_of_fixed_changes(cli: Any, program: str) -> None:
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Found:
+def found(versions: Callable[[str, str], list[Path]]) -> Found:
     """``found(program, old, new)``: what a comparison of a program and its edited version rests on."""
 
     def run(program: str, old: str, new: str) -> Finding:
         assert program.count(old) == 1
-        traces = []
-        for side, text in (("a", program), ("b", program.replace(old, new))):
-            file = tmp_path / side / "train.py"
-            file.parent.mkdir()
-            file.write_text(text)
-            traces.append(tmp_path / f"{side}.zarr")
-            torch.manual_seed(0)  # as in a new process
-            with rltrace.record(traces[-1]):
-                runpy.run_path(str(file), run_name="__main__")
-        finding = compare(*traces).decisive
+        finding = compare(*versions(program, program.replace(old, new))).decisive
         assert finding is not None
         return finding
 
