@@ -188,28 +188,23 @@ def test_a_trace_without_a_process(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "python x.py" in text(tmp_path / "t.zarr", capsys)
 
 
+def native(ops: int, handed: int, most: str = "") -> dict[str, Any]:
+    """Facts of a process whose ops the native engine recorded, and how many of them, which most, Python did."""
+    found = {"native": True, "native.ops": ops, "native.handed": handed}
+    return found | ({"native.handed.most": most} if most else {})
+
+
 ENGINES: list[tuple[list[dict[str, Any]], str]] = [
     ([{}], ""),
     ([{"native": False, "native.why_not": "--engine mode"}], "engine dispatch mode in Python: --engine mode"),
     ([{"native": True}], "engine native"),
-    ([{"native": True, "native.ops": 7, "native.handed": 0}], "engine native; 0.0 % of 7 ops in Python"),
+    ([native(7, 0)], "engine native; 0.0 % of 7 ops in Python"),
     (
-        [
-            {
-                "native": True,
-                "native.ops": 51_538,
-                "native.handed": 160,
-                "native.handed.most": "c10d::x, an object: 9; y: 1",
-            }
-        ],
+        [native(51_538, 160, "c10d::x, an object: 9; y: 1")],
         "engine native; 0.3 % of 51,538 ops in Python (most: c10d::x, an object)",
     ),
     (
-        [
-            {"native": True, "native.ops": 10, "native.handed": 1, "native.handed.most": "a, b: 1"},
-            {"native": False, "native.why_not": "none is built"},
-            {"native": True, "native.ops": 90, "native.handed": 4, "native.handed.most": "c, d: 4"},
-        ],
+        [native(10, 1, "a, b: 1"), {"native": False, "native.why_not": "none is built"}, native(90, 4, "c, d: 4")],
         "engine native in 2 of 3 processes; 5.0 % of 100 ops in Python (most: c, d)",
     ),
 ]

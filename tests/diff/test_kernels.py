@@ -4,78 +4,48 @@ from __future__ import annotations
 
 import pytest
 
-from rltrace.diff.base.kernels import (
-    choice_text,
-    reported_differences,
-    settings_choosing,
-    settings_text,
-)
+from rltrace.diff.base.kernels import choice_text, reported_differences, settings_choosing, settings_text
 from rltrace.diff.base.model import NamedDifference
 
-DIFFER = tuple(
-    NamedDifference(name, None, "x")
-    for name in (
-        "flag.cuda.matmul.tf32",
-        "flag.cudnn.benchmark",
-        "flag.mkldnn.enabled",
-        "flag.sdp.flash",
-        "cpu.capability",
-        "cuda.devices",
-        "env.ATEN_CPU_CAPABILITY",
-        "env.MKL_CBWR",
-        "env.OMP_NUM_THREADS",
-        "env.ONEDNN_MAX_CPU_ISA (rank1/main)",
-        "host.cpu",
-        "package.torch",
-    )
+MKLDNN, CUBLAS, CUDNN, FLASH = (
+    f"flag.{name}" for name in ("mkldnn.enabled", "cuda.matmul.tf32", "cudnn.benchmark", "sdp.flash")
 )
+CAPABILITY, MKL_CBWR, THREADS = "env.ATEN_CPU_CAPABILITY", "env.MKL_CBWR", "env.OMP_NUM_THREADS"
+ONEDNN_ISA, ISA, CPU, DEVICES = "env.ONEDNN_MAX_CPU_ISA (rank1/main)", "cpu.capability", "host.cpu", "cuda.devices"
+NAMES = (CUBLAS, CUDNN, MKLDNN, FLASH, ISA, DEVICES, CAPABILITY, MKL_CBWR, THREADS, ONEDNN_ISA, CPU, "package.torch")
+DIFFER = tuple(NamedDifference(name, None, "x") for name in NAMES)
 
 ONEDNN = {"library": "oneDNN", "isa": "auto", "threads": 1}
 ATEN = {"library": "ATen", "isa": "AVX2", "threads": 1}
+MKL = {"library": "MKL"}
 GPU = {"device": "cuda"}
+REGION = {"library": "Inductor", "names": ["extern_kernels.addmm", "cpp_fused_tanh_0"], "code": "aa"}
 
 
 @pytest.mark.parametrize(
     ("op", "a", "b", "names"),
     [
-        (
-            "aten.gelu.default",
-            ONEDNN,
-            ONEDNN,
-            ["env.ONEDNN_MAX_CPU_ISA (rank1/main)", "flag.mkldnn.enabled", "host.cpu"],
-        ),
-        ("aten.addmm.default", {"library": "MKL"}, {"library": "MKL"}, ["env.MKL_CBWR", "host.cpu"]),
+        ("aten.gelu.default", ONEDNN, ONEDNN, [ONEDNN_ISA, MKLDNN, CPU]),
+        ("aten.addmm.default", MKL, MKL, [MKL_CBWR, CPU]),
         (
             "aten.addmm.default",
-            {"library": "MKL", "names": ["oneDNN matmul jit:avx2"], "reported": ["…"]},
-            {"library": "MKL", "names": [], "reported": []},
-            ["env.ONEDNN_MAX_CPU_ISA (rank1/main)", "flag.mkldnn.enabled", "env.MKL_CBWR", "host.cpu"],
+            {**MKL, "names": ["oneDNN matmul jit:avx2"], "reported": ["…"]},
+            {**MKL, "names": [], "reported": []},
+            [ONEDNN_ISA, MKLDNN, MKL_CBWR, CPU],
         ),
-        ("aten.softmax.int", ATEN, ATEN, ["env.ATEN_CPU_CAPABILITY", "cpu.capability", "host.cpu"]),
-        (
-            "aten.softmax.int",
-            ATEN,
-            {**ATEN, "threads": 2},
-            ["env.OMP_NUM_THREADS", "env.ATEN_CPU_CAPABILITY", "cpu.capability", "host.cpu"],
-        ),
-        ("aten.mm.default", GPU, GPU, ["flag.cuda.matmul.tf32", "cuda.devices"]),
-        ("aten.convolution.default", GPU, GPU, ["flag.cudnn.benchmark", "cuda.devices"]),
-        ("aten._scaled_dot_product_flash_attention.default", GPU, GPU, ["flag.sdp.flash", "cuda.devices"]),
-        ("aten.add.Tensor", GPU, GPU, ["cuda.devices"]),
+        ("aten.softmax.int", ATEN, ATEN, [CAPABILITY, ISA, CPU]),
+        ("aten.softmax.int", ATEN, {**ATEN, "threads": 2}, [THREADS, CAPABILITY, ISA, CPU]),
+        ("aten.mm.default", GPU, GPU, [CUBLAS, DEVICES]),
+        ("aten.convolution.default", GPU, GPU, [CUDNN, DEVICES]),
+        ("aten._scaled_dot_product_flash_attention.default", GPU, GPU, [FLASH, DEVICES]),
+        ("aten.add.Tensor", GPU, GPU, [DEVICES]),
         (
             "inductor.compiled_graph",
-            {"library": "Inductor", "names": ["extern_kernels.addmm", "cpp_fused_tanh_0"], "code": "aa"},
-            {"library": "Inductor", "names": ["torch.ops.mkldnn._linear_pointwise.default"], "code": "bb"},
-            [
-                "env.MKL_CBWR",
-                "env.ATEN_CPU_CAPABILITY",
-                "cpu.capability",
-                "env.ONEDNN_MAX_CPU_ISA (rank1/main)",
-                "flag.mkldnn.enabled",
-                "host.cpu",
-            ],
+            REGION,
+            {**REGION, "names": ["torch.ops.mkldnn._linear_pointwise.default"], "code": "bb"},
+            [MKL_CBWR, CAPABILITY, ISA, ONEDNN_ISA, MKLDNN, CPU],
         ),
-        ("mine.op.default", {}, {}, ["host.cpu"]),
+        ("mine.op.default", {}, {}, [CPU]),
     ],
 )
 def test_what_chooses_the_kernel_of_an_op(
@@ -87,11 +57,11 @@ def test_what_chooses_the_kernel_of_an_op(
 
 def test_in_a_sentence() -> None:
     """The first of them; nothing where none is known to, or where it only says what the kernels say."""
-    setting = NamedDifference("env.MKL_CBWR", None, "AVX2")
-    text = choice_text("aten.mm.default", {"library": "MKL"}, {"library": "MKL"}, [setting])
+    setting = NamedDifference(MKL_CBWR, None, "AVX2")
+    text = choice_text("aten.mm.default", MKL, MKL, [setting])
     assert text == ", which MKL_CBWR chooses: unset against AVX2"
     assert choice_text("aten.add.Tensor", ATEN, ATEN, [setting]) == ""
-    restated = NamedDifference("cpu.capability", "AVX2", "AVX512")
+    restated = NamedDifference(ISA, "AVX2", "AVX512")
     assert choice_text("aten.add.Tensor", ATEN, ATEN, [restated]) == ""
 
 
@@ -107,10 +77,10 @@ def test_parameters_of_one_implementation() -> None:
 @pytest.mark.parametrize(
     ("name", "first"),
     [
-        ("aten.sort.default", "env.ATEN_CPU_CAPABILITY"),
-        ("torch.ops.x", "env.ATEN_CPU_CAPABILITY"),
-        ("extern_kernels.addmm", "env.MKL_CBWR"),
-        ("mkldnn.linear", "env.ONEDNN_MAX_CPU_ISA (rank1/main)"),
+        ("aten.sort.default", CAPABILITY),
+        ("torch.ops.x", CAPABILITY),
+        ("extern_kernels.addmm", MKL_CBWR),
+        ("mkldnn.linear", ONEDNN_ISA),
     ],
 )
 def test_libraries_of_a_region(name: str, first: str) -> None:

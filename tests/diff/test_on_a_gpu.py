@@ -52,21 +52,14 @@ def on_gpu(*names: str, blocks: int = 8, threads: int = 256) -> Kernel:
 def program(op: str, kernel: Kernel, noise: str = "", then: str = "aten.argmax.default") -> list[Do]:
     """Weights drawn and two steps; in the second, ``op`` computes what ``then`` turns into an action."""
     steps: list[Do] = []
+    reads = () if "rand" in op else ("h", "w")
     for step in range(2):
         last = step == 1
         ran = kernel if last else on_gpu(ADD)
         steps += [
             Do("outside", (), "o", noise=str(step)),
             Do("aten.mul.Tensor", ("o", "w"), "h", 10, kernel=on_gpu(ADD), module="policy"),
-            Do(
-                op,
-                () if "rand" in op else ("h", "w"),
-                "y",
-                11,
-                kernel=ran,
-                noise=noise if last else "",
-                module="critic",
-            ),
+            Do(op, reads, "y", 11, kernel=ran, noise=noise if last else "", module="critic"),
             Do(then, ("y",), "action", 12, kernel=on_gpu(ADD)),
             Do("aten.add_.Tensor", ("w", "y"), "w", 13, kernel=on_gpu(ADD), floats=(1e-3,)),
             Do("step"),

@@ -120,36 +120,30 @@ def test_texts(tmp_path: Path) -> None:
     assert input_text(rows[1], 1) == "input 1"
 
 
+READS = {"inputs": ["unknown"]}
 SQUARE = ("float32", (2, 2), (2, 1), "cpu")
+
+
+def words(count: int, *before: str) -> dict[str, Any]:
+    """So many arguments, after others."""
+    return {"scalars": [*before, *map(str, range(count))]}
 
 
 @pytest.mark.parametrize(
     ("a", "b", "text"),
     [
-        (
-            {"inputs": ["unknown"]},
-            {"inputs": ["unknown"], "layouts": [SQUARE]},
-            "tensors: float32[4] in A, float32[2,2] in B",
-        ),
-        ({"inputs": ["unknown"]}, {}, "tensors: float32[4] in A, none in B"),
+        (READS, {**READS, "layouts": [SQUARE]}, "tensors: float32[4] in A, float32[2,2] in B"),
+        (READS, {}, "tensors: float32[4] in A, none in B"),
         ({"integers": [5]}, {"scalars": ["None"]}, "arguments: (5) in A, (None) in B"),
         ({"name": "aten.bmm.default"}, {}, "op: aten.bmm.default in A, aten.mm.default in B"),
         ({}, {}, "arguments"),
         (
-            {"scalars": [str(k) for k in range(32)]},
-            {"scalars": ["x", *map(str, range(31))]},
+            words(32),
+            words(31, "x"),
             f"arguments: ({', '.join(map(str, range(32)))}) in A, (x, {', '.join(map(str, range(31)))}) in B",
         ),
-        (
-            {"scalars": [str(k) for k in range(33)]},
-            {"scalars": ["x", *map(str, range(29))]},
-            "arguments: 29, 30, 31, 32 in A, x in B",
-        ),
-        (
-            {"scalars": [str(k) for k in range(29)]},
-            {"scalars": [str(k) for k in range(34)]},
-            "arguments: none of these in A, 29, 30, 31, 32 and 1 more in B",
-        ),
+        (words(33), words(29, "x"), "arguments: 29, 30, 31, 32 in A, x in B"),
+        (words(29), words(34), "arguments: none of these in A, 29, 30, 31, 32 and 1 more in B"),
     ],
 )  # fmt: skip
 def test_another_call(tmp_path: Path, a: dict[str, Any], b: dict[str, Any], text: str) -> None:
