@@ -141,23 +141,14 @@ def test_the_first_op() -> None:
 
 def seeded(a: int, b: int | None = None, *, made: int = 1, what: str = "action space", states: str = "pq") -> Pair:
     """A space that was given these seeds by its environment with this number."""
-    cells = [
-        {"made": made, "state": f"?{state}", "seed": seed}
-        for seed, state in zip((a, a if b is None else b), states, strict=True)
-    ]
-    events = [
-        Event(
-            what,
-            (
-                Cell("made", EVIDENCE, one["made"]),
-                Cell("state", EVIDENCE, ord(str(one["state"])[-1])),
-                Cell("seed", EVIDENCE, one["seed"]),
-                Cell("given", INTEGER, one["seed"]),
-            ),
-        )
-        for one in cells
-    ]
-    return Pair(*events)  # type: ignore[arg-type]
+
+    def event(seed: int, state: str) -> Event:
+        evidence = [
+            Cell(name, EVIDENCE, value) for name, value in (("made", made), ("state", ord(state)), ("seed", seed))
+        ]
+        return Event(what, (*evidence, Cell("given", INTEGER, seed)))
+
+    return Pair(event(a, states[0]), event(a if b is None else b, states[1]))
 
 
 def about(**cells: Any) -> Pair:
@@ -174,42 +165,38 @@ MADE = "it was made with different arguments at train.py:3"
 ITSELF = "the action space of Walk was not seeded at train.py:3: it seeded itself, differently in each run"
 
 
+ACTED, OBSERVED = about(step=1, action="xy"), about(step=1, observation="xy")
+OF_OBSERVATIONS = [seeded(NONE, what="observation space")]
+
+
 @pytest.mark.parametrize(
     ("pairs", "of", "texts"),
     [
-        ([seeded(NONE)], about(step=1, action="xy"), [ITSELF]),
+        ([seeded(NONE)], ACTED, [ITSELF]),
         ([seeded(NONE)], None, [ITSELF]),
         ([seeded(NONE, states="pp")], None, []),
         ([seeded(5, states="pq")], None, []),
         ([seeded(5, 6)], None, ["the action space of Walk was given seed 5 in A and seed 6 in B at train.py:3"]),
         ([seeded(NONE, 6)], None, ["the action space of Walk was given no seed in A and seed 6 in B at train.py:3"]),
-        ([seeded(NONE)], about(step=1, observation="xy"), []),
-        ([seeded(NONE, what="observation space")], about(step=1, action="xy"), []),
-        (
-            [seeded(NONE, what="observation space")],
-            about(step=1, observation="xy"),
-            [ITSELF.replace("action", "observation")],
-        ),
-        (
-            [seeded(NONE, what="observation space")],
-            about(reset=1, observation="xy"),
-            [ITSELF.replace("action", "observation")],
-        ),
-        ([seeded(NONE, what="observation space")], about(observation="xy"), []),
-        ([seeded(NONE, what="a space")], about(step=1, action="xy"), [ITSELF.replace("action space", "space")]),
-        ([seeded(5, states="pp"), seeded(NONE, made=2)], about(step=1, action="xy"), []),
+        ([seeded(NONE)], OBSERVED, []),
+        (OF_OBSERVATIONS, ACTED, []),
+        (OF_OBSERVATIONS, OBSERVED, [ITSELF.replace("action", "observation")]),
+        (OF_OBSERVATIONS, about(reset=1, observation="xy"), [ITSELF.replace("action", "observation")]),
+        (OF_OBSERVATIONS, about(observation="xy"), []),
+        ([seeded(NONE, what="a space")], ACTED, [ITSELF.replace("action space", "space")]),
+        ([seeded(5, states="pp"), seeded(NONE, made=2)], ACTED, []),
         (
             [seeded(5, states="pp"), seeded(NONE, made=2), seeded(5, what="vector environment", made=2)],
-            about(step=1, action="xy"),
+            ACTED,
             [ITSELF],
         ),
-        ([seeded(5, 6, made=2), seeded(NONE)], about(step=1, action="xy"), [ITSELF]),
-        ([seeded(NONE), seeded(5, 6)], about(step=1, action="xy"), [ITSELF]),
-        ([seeded(5, 6, what="environment")], about(step=1, action="xy"), [MADE]),
-        ([seeded(5, 6, what="environment", made=2)], about(step=1, action="xy"), []),
-        ([seeded(5, what="environment")], about(step=1, action="xy"), []),
+        ([seeded(5, 6, made=2), seeded(NONE)], ACTED, [ITSELF]),
+        ([seeded(NONE), seeded(5, 6)], ACTED, [ITSELF]),
+        ([seeded(5, 6, what="environment")], ACTED, [MADE]),
+        ([seeded(5, 6, what="environment", made=2)], ACTED, []),
+        ([seeded(5, what="environment")], ACTED, []),
         ([seeded(5, 6, what="environment")], None, [MADE.replace("it was", "the environment Walk was")]),
-        ([seeded(NONE, what=GENERATOR)], about(step=1, observation="xy"), [ITSELF.replace("action space", GENERATOR)]),
+        ([seeded(NONE, what=GENERATOR)], OBSERVED, [ITSELF.replace("action space", GENERATOR)]),
         ([seeded(NONE, what=GENERATOR), seeded(5, 6, what=GENERATOR), seeded(5, what=GENERATOR)], None,
          ["the generator of Walk was given seed 5 in A and seed 6 in B at train.py:3"]),
     ],
