@@ -34,29 +34,39 @@ Steps = Sequence[str]
 """Digests that the ops of a step return, as letters; the last one may lack its end."""
 
 
-def side(path: Path, steps: Steps, left: str = "", recorded: Sequence[bool] = ()) -> StreamView:
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt of an optimizer, and the ops before it."""
+
+    optimizer: int
+    ops: str
+    recorded: bool = True
+    parameters: str | None = None
+
+
+def written(path: Path, attempts: list[Attempt], left: str) -> StreamView:
     def build(trace: TraceBuilder) -> None:
-        for number, ops in enumerate(steps):
-            for op in ops:
+        for one in attempts:
+            for op in one.ops:
                 trace.op("aten.mm.default", site=(f"{op}.py", 1, "f", op), outputs=[op])
-            trace.end_step(recorded=recorded[number] if recorded else True)
+            state = {"parameters": one.parameters, "gradients": "d", "generators": "g"}
+            trace.end_step(ordinal=one.optimizer, recorded=one.recorded, **state)
         for op in left:
-            trace.op("aten.mm.default", outputs=[op])
+            trace.op("aten.mm.default", site=(f"{op}.py", 1, "f", op), outputs=[op])
 
     return view_of(path, build)
 
 
+def side(path: Path, steps: Steps, left: str = "", recorded: Sequence[bool] = ()) -> StreamView:
+    known = recorded or [True] * len(steps)
+    return written(path, [Attempt(0, ops, is_known) for ops, is_known in zip(steps, known, strict=True)], left)
+
+
 def cut(a: StreamView, b: StreamView) -> list[tuple[int, int, int, int, str]]:
     """Ranges of A and B, and what is known of them."""
-    words = ("ended", "same", "recorded", "reordered")
+    letters = {"ended": "e", "same": "s", "recorded": "r", "reordered": "d"}
     return [
-        (
-            one.a0,
-            one.a1,
-            one.b0,
-            one.b1,
-            "".join(word[-1 if word == "reordered" else 0] for word in words if getattr(one, word)),
-        )
+        (one.a0, one.a1, one.b0, one.b1, "".join(letters[name] for name in letters if getattr(one, name)))
         for one in blocks(a, b)
     ]
 
@@ -109,16 +119,6 @@ def test_the_end_of_a_step_in_another_order(tmp_path: Path) -> None:
 # --- slow, obvious references -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """An attempt of an optimizer, and the ops before it."""
-
-    optimizer: int
-    ops: str
-    recorded: bool = True
-    parameters: str | None = None
-
-
 def random_attempts(random: Random) -> list[Attempt]:
     """Optimizer 0's are matched with those of the other side."""
     return [
@@ -142,19 +142,6 @@ def edited(random: Random, attempts: list[Attempt]) -> list[Attempt]:
         ops = random.choice((one.ops, one.ops, one.ops, one.ops[::-1], one.ops + "w"))
         found.append(replace(one, ops=ops, parameters=random.choice((one.parameters, one.parameters, "q"))))
     return found[: random.choice((7, 7, 7, 3))]
-
-
-def written(path: Path, attempts: list[Attempt], left: str) -> StreamView:
-    def build(trace: TraceBuilder) -> None:
-        for one in attempts:
-            for op in one.ops:
-                trace.op("aten.mm.default", site=(f"{op}.py", 1, "f", op), outputs=[op])
-            state = {"parameters": one.parameters, "gradients": "d", "generators": "g"}
-            trace.end_step(ordinal=one.optimizer, recorded=one.recorded, **state)
-        for op in left:
-            trace.op("aten.mm.default", site=(f"{op}.py", 1, "f", op), outputs=[op])
-
-    return view_of(path, build)
 
 
 def ends_of(attempts: list[Attempt]) -> list[int]:

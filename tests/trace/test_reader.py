@@ -397,10 +397,7 @@ def test_a_journal_that_has_lost_all_commits(written: tuple[Path, Rows]) -> None
 
 def test_a_damaged_launch_record(sample: Path) -> None:
     """A damaged launch record is named and all else is read: the journal is not taken for another launch's."""
-    log = sample / "journal/log"
-    data = bytearray(log.read_bytes())
-    data[30] ^= 1
-    log.write_bytes(data)
+    tampering.spoil(sample / "journal/log", b'"type":"launch"', 3)
     trace = open_trace(sample)
     [hole] = trace.holes
     assert re.fullmatch(r"the journal is damaged from byte 0 to byte \d+ \(journal/log\)", hole.why)
