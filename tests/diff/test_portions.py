@@ -76,15 +76,8 @@ def found(
 def facts(comparison: Comparison) -> tuple[object, ...]:
     """All that must not depend on a shortcut."""
     structure = comparison.structure
-    return (
-        comparison.verdict,
-        comparison.first,
-        comparison.first_value,
-        comparison.decisive,
-        structure.only_a,
-        structure.only_b,
-        comparison.compared,
-    )
+    findings = comparison.first, comparison.first_value, comparison.decisive
+    return comparison.verdict, *findings, structure.only_a, structure.only_b, comparison.compared
 
 
 @st.composite

@@ -114,15 +114,8 @@ def test_in_words(tmp_path: Path) -> None:
 
 
 def fault(kind: FaultKind = FaultKind.WRITE, digest: int = 5, **places: Any) -> LinkFault:
-    given: dict[str, Any] = {
-        "found": (0, 2),
-        "input": 1,
-        "used": (0, 1),
-        "writer": (0, 0),
-        "allocation": None,
-        **places,
-    }
-    return LinkFault(kind=kind, step=0, handed_out=False, bytes=16, digest=digest, **given)
+    given: dict[str, Any] = {"found": (0, 2), "input": 1, "used": (0, 1), "writer": (0, 0), "allocation": None}
+    return LinkFault(kind=kind, step=0, handed_out=False, bytes=16, digest=digest, **given | places)
 
 
 AFTER, LAST = "it changed after", "had used it; {row} (row 0) wrote or allocated it last"

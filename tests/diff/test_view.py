@@ -26,13 +26,8 @@ def test_a_part_of_cached_rows(tmp_path: Path) -> None:
     whole = cached.read(10, 50)
     _ = whole.hashes
     cached.cache(whole)
-    for start, stop in [
-        (10, 50),
-        (10, 10),
-        (9, 20),
-        (40, 51),
-        *(sorted(random.sample(range(60), 2)) for _ in range(9)),
-    ]:
+    at_random = [sorted(random.sample(range(60), 2)) for _ in range(9)]
+    for start, stop in [(10, 50), (10, 10), (9, 20), (40, 51), *at_random]:
         part, alone = cached.read(start, stop), plain.read(start, stop)
         assert (part.first, part.end, len(part)) == (start, stop, stop - start)
         assert ("tokens" in part.__dict__) == (start >= 10 and stop <= 50)
@@ -56,9 +51,7 @@ def test_attempts_around_a_row(tmp_path: Path) -> None:
                 stream.end_step(ordinal=int(stream is other))
         for stream in random.choice(((trace.stream(),), (other,), (other, trace.stream()))):
             stream.commit()
-    process = open_trace(trace.finish("killed")).processes[
-        0
-    ]  # its steps are in no chunk, but where they were committed
+    process = open_trace(trace.finish("killed")).processes[0]  # its steps are in no chunk, but where committed
     assert len(process.step_parts) > 5
     for stream in process.streams:
         view = StreamView(process, stream)
@@ -91,12 +84,7 @@ def test_holes(tmp_path: Path) -> None:
     with pytest.raises(HoleError):
         broken.row(13)
     assert broken.hole(0, 20)[:2] == (12, 4)  # the only one that anyone came upon
-    assert (broken.readable(0, 4), broken.readable(2, 20), broken.readable(5, 7), broken.readable(8, 12)) == (
-        4,
-        4,
-        5,
-        12,
-    )
+    assert [broken.readable(*bounds) for bounds in ((0, 4), (2, 20), (5, 7), (8, 12))] == [4, 4, 5, 12]
     assert broken.hole(0, 20)[:2] == broken.hole(7, 20)[:2] == broken.hole(0, 5)[:2] == (4, 4)
     assert broken.hole(8, 20)[:2] == (12, 4) and broken.hole(8, 12) is None and broken.hole(0, 4) is None
     rows, place = broken.row(9)

@@ -30,15 +30,8 @@ def test_the_oracle_logs_the_ops_of_one_thread(cli: Any) -> None:
     (cli.folder / "program.py").write_text(PROGRAM)
     assert cli.python("oracle.py", "log", "program.py").returncode == 0
     lines = [line.split() for line in (cli.folder / "log").read_text().splitlines()]
-    assert [name.split(".")[1] for name, _ in lines] == [
-        "ones",
-        "empty",
-        "add",
-        "view",
-        "sum",
-        "_local_scalar_dense",
-        "add_",
-    ]
+    names = [name.split(".")[1] for name, _ in lines]
+    assert names == ["ones", "empty", "add", "view", "sum", "_local_scalar_dense", "add_"]
     hashes = [bits for _, bits in lines]
     assert [i for i, bits in enumerate(hashes) if bits == "-"] == [1, 3]
     assert hashes[2] == hashes[6]

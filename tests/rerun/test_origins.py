@@ -26,25 +26,16 @@ def replay(
     folder: Path, program: Program, inject: str, only: InjectionFilter | None = None
 ) -> tuple[object, object, object, Account]:
     """What A, B and B with A's values at origins return, and the account."""
+    a, b, c = (folder / f"{name}.zarr" for name in "abc")
     found = []
     for make, is_b in (
-        (
-            lambda: rltrace.record(
-                folder / "a.zarr", steps=STEPS, verify_inputs=True, values="all", values_inputs=True
-            ),
-            False,
-        ),
-        (lambda: rltrace.record(folder / "b.zarr"), True),
-        (
-            lambda: replay_block(
-                folder / "a.zarr", inject, folder / "c.zarr", only=only or InjectionFilter(), origins=True
-            ),
-            True,
-        ),
+        (lambda: rltrace.record(a, steps=STEPS, verify_inputs=True, values="all", values_inputs=True), False),
+        (lambda: rltrace.record(b), True),
+        (lambda: replay_block(a, inject, c, only=only or InjectionFilter(), origins=True), True),
     ):
         found.append(run(make(), program, is_b))
     account = found[2][1].account
-    assert open_trace(folder / "c.zarr").holes == ()
+    assert open_trace(c).holes == ()
     return found[0][0], found[1][0], found[2][0], account
 
 
