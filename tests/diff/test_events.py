@@ -18,6 +18,7 @@ from views import both, compare_in, opened, views_in
 
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Verdict
+from rltrace.diff.base.view import StreamView
 from rltrace.diff.display.browser import Browser
 from rltrace.diff.display.row_pairs import Relation
 from rltrace.json import to_json
@@ -25,6 +26,7 @@ from rltrace.report.diff import verdict_document
 from rltrace.report.text import document_text
 from rltrace.testing import In
 from rltrace.trace.format.schema import Kind
+from rltrace.trace.read.reader import open_trace
 
 Program = Callable[[bool], object]
 
