@@ -12,15 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from recorded import Record, Recorded
+from recorded import Record, digest_of
 
 import rltrace
 from rltrace.recorder import current_session
-from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.core import calls, op_recorder
 from rltrace.recorder.core.op_recorder import OpRecorder
-from rltrace.recorder.digests.layouts import Layouts
-from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.recorder.streams import committer
 from rltrace.trace.format.schema import SEGMENT_ROWS
 
@@ -157,7 +154,6 @@ def traced(tracer: Tracer, *tensors: torch.Tensor) -> None:
 
 def test_an_interrupt_at_any_line_leaves_later_rows_right(record: Record, engine: str) -> None:
     """Ctrl-C inside of the recorder: no cell of an unfinished row stays, no link leads astray, nothing is damaged."""
-    of = TensorDigests(Layouts(Tables())).of
     looks: list[tuple[str, int, list[int]]] = []
     with record.block(engine=engine) as got:
         session = current_session()
@@ -171,7 +167,7 @@ def test_an_interrupt_at_any_line_leaves_later_rows_right(record: Record, engine
                 rltrace.step()  # so that the work reads what it uses first
                 traced(Tracer(line, time), *tensors)
                 torch.ones(1)  # has the number of the row that was interrupted
-                looks.append((f"line {line}, time {time}", main.row, [of(t) for t in tensors]))
+                looks.append((f"line {line}, time {time}", main.row, [*map(digest_of, tensors)]))
                 torch.addcmul(*tensors)
                 for number, tensor in enumerate(tensors):
                     tensor.fill_(number + 1.0)
@@ -184,25 +180,8 @@ def test_an_interrupt_at_any_line_leaves_later_rows_right(record: Record, engine
     for place, at, seen in looks:
         look, *rows = got.rows[at : at + size]
         assert look.op == "aten.addcmul.default", place
-        assert [digest_of(got, link) for link in look.inputs] == seen, place
+        assert [got.said(link) for link in look.inputs] == seen, place
         for row, right in zip(rows, expected[1:], strict=True):
-            assert (row.op, row.integers, row.floats, row.value) == (
-                right.op,
-                right.integers,
-                right.floats,
-                right.value,
-            ), place
-            assert (row.outputs, row.rng, row.marked) == (right.outputs, right.rng, right.marked), place
-            assert [digest_of(got, link) for link in row.inputs] == [digest_of(got, link) for link in right.inputs], (
-                place
-            )
-
-
-def digest_of(got: Recorded, link: Any) -> int | None:
-    """What a link says of its bytes; None where it says nothing."""
-    if link.digest is not None or link.row is None:
-        return link.digest
-    target = got.rows[link.row]
-    if link.known:
-        return digest_of(got, target.inputs[link.slot])
-    return target.outputs[link.slot] if target.outputs else None
+            for cell in ("op", "integers", "floats", "value", "outputs", "rng", "marked"):
+                assert getattr(row, cell) == getattr(right, cell), place
+            assert [got.said(link) for link in row.inputs] == [got.said(link) for link in right.inputs], place

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recorded import Record, Recorded, Row
+from recorded import Record, Row, digest_of
 from torch import nn
 
 import rltrace
@@ -19,15 +19,8 @@ from rltrace.diff import compare
 from rltrace.diff.base.model import InputsMatch, Verdict
 from rltrace.errors import UsageError
 from rltrace.recorder import current_session
-from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.core.storages import SWEEP_BYTES, StorageTables, address_of
-from rltrace.recorder.digests.layouts import Layouts
-from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.trace.format.schema import Kind, Origin, RowFlag, Step
-
-
-def digest(tensor: torch.Tensor) -> int:
-    return TensorDigests(Layouts(Tables())).of(tensor)
 
 
 def sources(row: Row) -> list[object]:
@@ -82,7 +75,7 @@ def test_slots_count_what_was_written_first(record: Record) -> None:
     for row, tensor in zip(clones, kept, strict=True):
         (link,) = row.inputs
         assert link.row == norm.index
-        assert norm.outputs[link.slot] == digest(tensor) == row.outputs[0]
+        assert norm.outputs[link.slot] == digest_of(tensor) == row.outputs[0]
 
 
 def test_more_tensors_than_slots_make_no_wrong_link(record: Record) -> None:
@@ -159,7 +152,7 @@ def test_slices_written_one_by_one_are_mixed_and_read(record: Record) -> None:
         kept.append(buffer)
     (link,) = got.one("sum").inputs
     assert link.origin is Origin.MIXED
-    assert link.digest == digest(kept[0])
+    assert link.digest == digest_of(kept[0])
 
 
 def test_the_slice_written_last_has_one_producer(record: Record) -> None:
@@ -242,7 +235,7 @@ def test_lists_and_scalars_come_from_outside(record: Record) -> None:
     with record.block() as got:
         (torch.tensor([1.0, 2.0]) * 2).sum()
     (link,) = got.one("mul").inputs
-    assert (link.origin, link.digest) == (Origin.OUTSIDE, digest(torch.tensor([1.0, 2.0])))
+    assert (link.origin, link.digest) == (Origin.OUTSIDE, digest_of(torch.tensor([1.0, 2.0])))
 
 
 def test_what_was_there_before_is_outside_once_then_known(record: Record) -> None:
@@ -254,9 +247,9 @@ def test_what_was_there_before_is_outside_once_then_known(record: Record) -> Non
         rltrace.step()
         weight + 3
     first, second, third = (row.inputs[0] for row in got.named("add"))
-    assert (first.origin, first.digest) == (Origin.OUTSIDE, digest(weight))
+    assert (first.origin, first.digest) == (Origin.OUTSIDE, digest_of(weight))
     assert (second.row, second.known, second.digest) == (0, True, None)
-    assert (third.origin, third.digest) == (Origin.OUTSIDE, digest(weight))
+    assert (third.origin, third.digest) == (Origin.OUTSIDE, digest_of(weight))
 
 
 def test_one_tensor_given_twice_is_read_twice(record: Record) -> None:
@@ -266,7 +259,7 @@ def test_one_tensor_given_twice_is_read_twice(record: Record) -> None:
         weight * weight
     (row,) = got.rows
     assert sources(row) == ["OUTSIDE", "OUTSIDE"]
-    assert [link.digest for link in row.inputs] == [digest(weight)] * 2
+    assert [link.digest for link in row.inputs] == [digest_of(weight)] * 2
     assert not any(link.known for link in row.inputs)
 
 
@@ -384,21 +377,13 @@ def test_an_address_used_again_makes_no_wrong_link(record: Record) -> None:
                 alive[place].add_(1)
                 continue
             a, b = alive[place], alive[rng.randrange(8)]
-            expected.append([digest(a), digest(b)])
+            expected.append([digest_of(a), digest_of(b)])
             alive[rng.randrange(8)] = torch.sub(a, b).remainder_(97.0)
     rows = got.named("sub")
     assert len(rows) == len(expected) > 2_000
     for row, digests in zip(rows, expected, strict=True):
         for link, true in zip(row.inputs, digests, strict=True):
-            assert said(got, link) == true
-
-
-def said(got: Recorded, link: Any) -> int:
-    """The digest of an input, by its own reading or by what its link leads to."""
-    if link.digest is not None:
-        return int(link.digest)
-    target = got.rows[link.row]
-    return said(got, target.inputs[link.slot]) if link.known else target.outputs[link.slot]
+            assert got.said(link) == true
 
 
 def test_recording_frees_what_it_followed(record: Record) -> None:
@@ -427,7 +412,7 @@ def test_sparse_inputs_are_unknown_and_read(record: Record) -> None:
         torch.sparse.mm(s, torch.ones(3, 2))
     links = [row.inputs[1] for row in got.named("_sparse_addmm")]
     assert [link.origin for link in links] == [Origin.UNKNOWN] * 2
-    assert [link.digest for link in links] == [digest(torch.eye(3).to_sparse())] * 2
+    assert [link.digest for link in links] == [digest_of(torch.eye(3).to_sparse())] * 2
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, of what forward mode uses of it
@@ -568,10 +553,6 @@ def program(orders: Sequence[Sequence[int]], extra: float = 0.0) -> Callable[[],
     return run
 
 
-def column(got: Recorded, name: Step) -> list[int]:
-    return [step[name] for step in got.steps]
-
-
 STRAIGHT = [(0, 1, 2)] * 4
 OTHER = [(2, 0, 1), (1, 0, 2), (0, 1, 2), (2, 1, 0)]
 
@@ -579,11 +560,11 @@ OTHER = [(2, 0, 1), (1, 0, 2), (0, 1, 2), (2, 1, 0)]
 def test_another_order_has_the_same_digest_and_other_numbers_have_another(record: Record) -> None:
     """The rows differ in every step that has another order; what they computed, in any order, does not."""
     a, b, other = (record(program(order, extra)) for order, extra in ((STRAIGHT, 0.0), (OTHER, 0.0), (OTHER, 1e-3)))
-    differ = [x != y for x, y in zip(column(a, Step.VALUES), column(b, Step.VALUES), strict=True)]
+    differ = [x != y for x, y in zip(a.column(Step.VALUES), b.column(Step.VALUES), strict=True)]
     assert differ == [True, True, False, True]
-    assert column(a, Step.ANY_ORDER) == column(b, Step.ANY_ORDER)
-    assert all(column(a, Step.ANY_ORDER))
-    assert not set(column(a, Step.ANY_ORDER)) & set(column(other, Step.ANY_ORDER))
+    assert a.column(Step.ANY_ORDER) == b.column(Step.ANY_ORDER)
+    assert all(a.column(Step.ANY_ORDER))
+    assert not set(a.column(Step.ANY_ORDER)) & set(other.column(Step.ANY_ORDER))
     comparison = compare(a.path, b.path)
     assert comparison.verdict is Verdict.SAME_VALUES
     assert comparison.first_value is None and comparison.structure.reordered

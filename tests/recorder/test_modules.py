@@ -228,19 +228,17 @@ def test_a_custom_function_has_the_module_that_applied_it(record: Record) -> Non
 
 def test_hooks_of_the_program_run_as_ever(record: Record) -> None:
     """Pre- and post-hooks, of one module and of all; their ops belong to the module."""
-    called: list[str] = []
 
-    def program() -> None:
-        block = Block()
+    def program() -> list[str]:
+        block, called = Block(), list[str]()
         block.first.register_forward_pre_hook(lambda m, args: called.append("pre"))
         block.first.register_forward_hook(lambda m, args, out: out.tan())
         block.first.register_full_backward_hook(lambda m, i, o: called.append("backward"))
         block(leaf()).sum().backward()
+        return called
 
-    program()
-    unrecorded, called[:] = list(called), []
     got = record(program)
-    assert called == unrecorded == ["pre", "backward"]
+    assert got.returned == program() == ["pre", "backward"]
     assert got.named("tan")[0].module == "Block.first"
 
 
@@ -415,9 +413,8 @@ class Unfollowed(nn.Module, metaclass=Nameless):
 @pytest.mark.parametrize("options", [{}, {"level": "step"}, {"steps": (1, 9)}, {"rows": "module=*"}])
 def test_a_module_that_cannot_be_followed_ends_nothing(record: Record, options: dict[str, Any]) -> None:
     """Its ops count to the module around it, the trace says so, all else is there."""
-    held: list[torch.Tensor] = []
 
-    def program() -> None:
+    def program() -> torch.Tensor:
         outer = nn.Sequential(Unfollowed(), Exp())
         optimizer = torch.optim.SGD(outer.parameters(), lr=0.1)
         for _ in range(2):
@@ -425,12 +422,10 @@ def test_a_module_that_cannot_be_followed_ends_nothing(record: Record, options: 
             loss.backward()
             optimizer.step()
         Unfollowed()(torch.ones(3)).sum().backward()
-        held[:] = [parameter.detach() for parameter in outer.parameters()]
+        return outer[0].weight.detach()
 
-    program()
-    plain = held[0].clone()
     got = record(program, **options)
-    assert torch.equal(held[0], plain)
+    assert torch.equal(got.returned, program())
     assert got.process.state == "complete"
     assert len(got.steps) == 2
     if options.get("level") != "step":

@@ -34,10 +34,9 @@ def same(record: Record, program: Program, **options: Any) -> list[str]:
     """Run a program unrecorded and recorded; its results, and the generator after it, must be equal. Ops recorded."""
     torch.manual_seed(1)
     plain = bits(program()), torch.get_rng_state().tolist()
-    kept: list[Any] = []
     torch.manual_seed(1)
-    got = record(lambda: kept.append(program()), **options)
-    assert (bits(kept[0]), torch.get_rng_state().tolist()) == plain
+    got = record(program, **options)
+    assert (bits(got.returned), torch.get_rng_state().tolist()) == plain
     return got.ops
 
 
@@ -46,24 +45,21 @@ def same(record: Record, program: Program, **options: Any) -> list[str]:
 
 def test_gradients_are_stolen_as_ever(record: Record) -> None:
     """AccumulateGrad takes a gradient over when nothing else holds it: one ``detach``, no copy, version 0."""
-    versions: list[list[int]] = []
 
-    def program() -> None:
+    def program() -> list[int]:
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
         model(torch.randn(5, 3)).pow(2).sum().backward()
-        versions.append([p.grad._version for p in model.parameters() if p.grad is not None])
+        return [p.grad._version for p in model.parameters() if p.grad is not None]
 
     ops = same(record, program)
-    assert versions[0] == versions[1] == [0] * 4
-    assert "new_empty_strided" not in ops
-    assert "clone" not in ops
+    assert program() == [0] * 4
+    assert {"new_empty_strided", "clone"}.isdisjoint(ops)
 
 
 def test_outputs_die_when_the_program_lets_go(record: Record) -> None:
     """No strong reference to a result, an input, a view or a gradient outlives its op."""
-    alive: list[int] = []
 
-    def program() -> None:
+    def program() -> int:
         def made() -> list[weakref.ref[torch.Tensor]]:
             x = torch.randn(4, 4, requires_grad=True)
             y = (x @ x).exp()
@@ -73,15 +69,13 @@ def test_outputs_die_when_the_program_lets_go(record: Record) -> None:
             assert x.grad is not None
             return [weakref.ref(t) for t in (x, y, *parts, view, x.grad)]
 
-        references = made()
-        alive.append(sum(reference() is not None for reference in references))
+        return sum(reference() is not None for reference in made())
 
     gc.disable()
     try:
-        record(program)
+        assert record(program).returned == 0
     finally:
         gc.enable()
-    assert alive == [0]
 
 
 def versions_are_untouched() -> list[int]:
@@ -120,20 +114,19 @@ def inference_tensors_are_left_alone() -> torch.Tensor:
 
 def test_exceptions_of_ops_are_the_programs_own(record: Record) -> None:
     """Type and words; the op that raised is no row, and the rows after it have their own cells."""
-    words: list[str] = []
 
-    def program() -> None:
-        x = torch.ones(2, 3)
+    def program() -> list[str]:
+        x, words = torch.ones(2, 3), []
         for i in range(3):
             with pytest.raises(RuntimeError) as caught:
                 torch.ops.aten.addmm(x, x, x, beta=0.5, alpha=float(i))
             words.append(str(caught.value))
             x.mul_(float(i + 1))
+        return words
 
-    program()
-    plain, words[:] = list(words), []
+    plain = program()
     got = record(program)
-    assert words == plain
+    assert got.returned == plain
     assert got.ops == ["ones", *["mul_"] * 3]
     assert [row.floats for row in got.named("mul_")] == [[1.0], [2.0], [3.0]]
     assert [row.inputs[0].row for row in got.named("mul_")] == [0, 1, 2]

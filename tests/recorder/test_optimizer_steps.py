@@ -6,24 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from recorded import Record, Recorded
+from recorded import Record, digest_of
 from torch import nn
 from torch.amp import GradScaler
 
 import rltrace
+from rltrace.digest import digest_pages
 from rltrace.portable_keys import portable_key
-from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.digests.layouts import Layouts
-from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.trace.format.schema import Phase, Step, StepFlag
 
 
 def parameter(value: float = 1.0) -> nn.Parameter:
     return nn.Parameter(torch.full((3,), value))
-
-
-def column(got: Recorded, name: Step) -> list[int]:
-    return [step[name] for step in got.steps]
 
 
 def test_two_optimizers_of_different_cadence(record: Record) -> None:
@@ -45,8 +39,8 @@ def test_two_optimizers_of_different_cadence(record: Record) -> None:
         ("Adam#0", 3, 0),
         ("SGD#1", 1, 0),
     ]
-    assert column(got, Step.STEP) == list(range(6))
-    assert column(got, Step.STREAM) == [0] * 6
+    assert got.column(Step.STEP) == list(range(6))
+    assert got.column(Step.STREAM) == [0] * 6
 
 
 def test_an_optimizer_that_died_leaves_its_number_to_no_other(record: Record) -> None:
@@ -87,7 +81,7 @@ def test_rows_know_their_step(record: Record) -> None:
             p.grad = torch.ones(3)
             optimizer.step()
         torch.ones(1).sin()
-    ends = column(got, Step.END_ROW)
+    ends = got.column(Step.END_ROW)
     assert [row.step for row in got.named("add_")] == [0, 1, 2]
     assert got.one("sin").step == 3
     for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
@@ -107,7 +101,7 @@ def test_accumulated_backward_passes_are_counted(record: Record) -> None:
         torch.autograd.grad((p * 2).sum(), p)
         torch.autograd.backward((p * 2).sum())
         optimizer.step()
-    assert column(got, Step.BACKWARDS) == [3, 1, 0, 2, 2]
+    assert got.column(Step.BACKWARDS) == [3, 1, 0, 2, 2]
 
 
 @pytest.mark.parametrize(("kind", "options"), [(torch.optim.SGD, {}), (torch.optim.Adam, {"fused": True})])
@@ -126,7 +120,7 @@ def test_a_step_that_is_skipped_counts_as_an_attempt(
             scaler.update()
     name = f"{kind.__name__}#0"
     assert got.optimizers == [(name, 0, 0), (name, 1, 1), (name, 2, 0)]
-    parameters = column(got, Step.PARAMETERS)
+    parameters = got.column(Step.PARAMETERS)
     assert parameters[0] == parameters[1] != parameters[2]
 
 
@@ -147,7 +141,7 @@ def test_a_closure_is_part_of_the_attempt(record: Record) -> None:
         optimizer.step(closure)
         optimizer.step(closure)
     assert got.optimizers == [("LBFGS#0", 0, 0), ("LBFGS#0", 1, 0)]
-    assert sum(column(got, Step.BACKWARDS)) == len(calls) > 4
+    assert sum(got.column(Step.BACKWARDS)) == len(calls) > 4
     assert {row.phase for row in got.named("pow")} <= {Phase.OPTIMIZER, Phase.BACKWARD}
 
 
@@ -174,14 +168,11 @@ def test_digests_of_a_step_are_of_what_it_used_and_made(record: Record) -> None:
     """Gradients as they were before, parameters as they are after, in the optimizer's order."""
     p, q = parameter(1.0), parameter(2.0)
     q.grad = torch.ones(3)
-    of = TensorDigests(Layouts(Tables())).of
-    from rltrace.digest import digest_pages
-
     with record.block() as got:
         torch.optim.SGD([p, q], lr=0.1).step()
     (step,) = got.steps
-    assert step[Step.PARAMETERS] == digest_pages([of(p), of(q)], 0)
-    assert step[Step.GRADIENTS] == digest_pages([0, of(torch.ones(3))], 0)
+    assert step[Step.PARAMETERS] == digest_pages([digest_of(p), digest_of(q)], 0)
+    assert step[Step.GRADIENTS] == digest_pages([0, digest_of(torch.ones(3))], 0)
     assert step[Step.FLAGS] == StepFlag.RECORDED | StepFlag.DIGESTED
 
 
@@ -242,7 +233,7 @@ def test_an_optimizer_inside_of_backward(record: Record) -> None:
             (p * 2).sum().backward()
         torch.ones(1).tan()
     assert got.optimizers == [("SGD#0", 0, 0), ("SGD#0", 1, 0)]
-    assert column(got, Step.BACKWARDS) == [1, 1]
+    assert got.column(Step.BACKWARDS) == [1, 1]
     assert got.one("tan").phase is Phase.OTHER
 
 
@@ -258,7 +249,7 @@ def test_sparse_and_missing_gradients_are_digested(record: Record) -> None:
             embedding(torch.tensor([index])).sum().backward()
             optimizer.step()
             other.step()
-    gradients = column(got, Step.GRADIENTS)
+    gradients = got.column(Step.GRADIENTS)
     assert gradients[0] != gradients[2]
     assert gradients[1] == gradients[3]
 
@@ -297,5 +288,5 @@ def test_what_an_optimizer_began_with(record: Record) -> None:
     first, resumed = got.process.optimizer_starts[0], got.process.optimizer_starts[1]
     assert (first.state, first.kept) == ((), ("exp_avg", "exp_avg_sq", "step"))
     assert resumed.state == resumed.kept == first.kept
-    assert resumed.parameters == column(got, Step.PARAMETERS)[1]
-    assert first.parameters not in column(got, Step.PARAMETERS)
+    assert resumed.parameters == got.column(Step.PARAMETERS)[1]
+    assert first.parameters not in got.column(Step.PARAMETERS)

@@ -9,19 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from recorded import Record
+from recorded import Record, digest_of
 from torch import nn
 
 import rltrace.recorder.digests.rng_state as generators
-from rltrace.recorder.base.intern_tables import Tables
-from rltrace.recorder.digests.layouts import Layouts
-from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.trace.format.schema import RowFlag
-
-
-def digest(tensor: torch.Tensor) -> int:
-    return TensorDigests(Layouts(Tables())).of(tensor)
-
 
 # --- digests --------------------------------------------------------------------------------------------------------
 
@@ -35,8 +27,8 @@ def test_every_returned_tensor_is_digested(record: Record) -> None:
         kept.extend(torch._foreach_mul([x, x], 2.0))
         y = x.clone().requires_grad_()
         nn.functional.conv1d(y.view(1, 4, 4), torch.ones(2, 4, 3)).sum().backward()
-    assert got.one("linalg_qr").outputs == [digest(t) for t in kept[:2]]
-    assert got.one("_foreach_mul").outputs == [digest(t) for t in kept[2:]]
+    assert got.one("linalg_qr").outputs == [digest_of(t) for t in kept[:2]]
+    assert got.one("_foreach_mul").outputs == [digest_of(t) for t in kept[2:]]
     assert len(got.one("convolution_backward").outputs) == 1
 
 
@@ -64,7 +56,7 @@ def test_optimizers_leave_digests_of_the_parameters(record: Record, kind: str, f
 
     got = record(optimizer.step)
     written = {d for row in got.rows if row.name.endswith("_") for d in row.outputs}
-    assert {digest(p) for p in parameters} <= written
+    assert {digest_of(p) for p in parameters} <= written
 
 
 def test_fused_optimizers_leave_digests_of_all_they_write(record: Record) -> None:
@@ -77,7 +69,7 @@ def test_fused_optimizers_leave_digests_of_all_they_write(record: Record) -> Non
     row = next(row for row in got.rows if row.name == "_fused_adam_")
     state = [optimizer.state[p] for p in parameters]
     expected = [*parameters, *(s["exp_avg"] for s in state), *(s["exp_avg_sq"] for s in state)]
-    assert set(map(digest, expected)) <= set(row.outputs)
+    assert set(map(digest_of, expected)) <= set(row.outputs)
     assert len(row.outputs) >= 6
 
 
@@ -87,8 +79,8 @@ def test_an_in_place_op_has_one_digest(record: Record) -> None:
         torch.ones(3).mul_(2)
         torch.add(torch.ones(3), 1, out=torch.zeros(3))
         torch.sort(torch.randn(5), out=(torch.zeros(5), torch.zeros(5, dtype=torch.int64)))
-    assert got.one("mul_").outputs == [digest(torch.full((3,), 2.0))]
-    assert got.one("add").outputs == [digest(torch.full((3,), 2.0))]
+    assert got.one("mul_").outputs == [digest_of(torch.full((3,), 2.0))]
+    assert got.one("add").outputs == [digest_of(torch.full((3,), 2.0))]
     assert len(got.one("sort").outputs) == 2
 
 
@@ -109,17 +101,16 @@ def test_custom_ops_are_one_row(record: Record) -> None:
         count += 1
         return (x * 2).exp()
 
-    kept: list[torch.Tensor] = []
-
-    def program() -> None:
+    def program() -> list[torch.Tensor]:
         count = torch.zeros(1)
-        kept.extend((count, scale(torch.ones(3), count)))
+        scaled = scale(torch.ones(3), count)
         count + 1
+        return [count, scaled]
 
     got = record(program)
     row = got.one("scale")
     assert got.ops == ["zeros", "ones", "scale", "add"]
-    assert row.outputs == [digest(t) for t in kept]
+    assert row.outputs == [digest_of(t) for t in got.returned]
     assert got.one("add").inputs[0].row == row.index
 
 

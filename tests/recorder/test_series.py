@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from children import in_thread
-from recorded import Recorded, series_of
+from recorded import Record, Recorded, series_of
 from torch import nn
 from torch.amp import GradScaler
 
@@ -57,9 +56,7 @@ class Counting(GradScaler):
 
 
 @pytest.mark.parametrize(("level", "class_"), [("op", GradScaler), ("step", GradScaler), ("op", Counting)])
-def test_a_scaler_is_followed_through_a_real_overflow(
-    record: Callable[..., Recorded], level: str, class_: type[GradScaler]
-) -> None:
+def test_a_scaler_is_followed_through_a_real_overflow(record: Record, level: str, class_: type[GradScaler]) -> None:
     """Its state before the first update, then after each, by the step of its attempt; what was skipped, and why."""
     recorded = record(lambda: train(class_("cpu", init_scale=16.0, growth_interval=2)), level=level)
     found = series_of(recorded)
@@ -67,7 +64,7 @@ def test_a_scaler_is_followed_through_a_real_overflow(
     assert found["optimizer:0/group:0/lr"] == [(0, 0.5)]
 
 
-def test_scalers_made_before_and_classes_made_during_a_recording(record: Callable[..., Recorded]) -> None:
+def test_scalers_made_before_and_classes_made_during_a_recording(record: Record) -> None:
     """None is missed; one that was there is numbered at its first use, a new one as it is made."""
     early = GradScaler("cpu", init_scale=16.0, growth_interval=2)
     with record.block() as recorded:
@@ -87,7 +84,7 @@ def test_scalers_made_before_and_classes_made_during_a_recording(record: Callabl
     assert [value for _, value in found["scaler:1/scale"]] == [value for _, value in STATE["scaler:0/scale"]]
 
 
-def test_fused_optimizers_and_disabled_scalers(record: Callable[..., Recorded]) -> None:
+def test_fused_optimizers_and_disabled_scalers(record: Record) -> None:
     """An optimizer that skips by itself is recorded as any other; a scaler that is off has no series."""
     fused = record(lambda: train(GradScaler("cpu"), 3, optimizer=lambda p: torch.optim.SGD(p, lr=0.5, fused=True)))
     assert values(fused, "scaler:0/skipped:0") == [0.0, 1.0, 0.0]
@@ -96,7 +93,7 @@ def test_fused_optimizers_and_disabled_scalers(record: Callable[..., Recorded]) 
     assert set(series_of(off)) == {"optimizer:0/group:0/lr"}
 
 
-def test_nothing_of_an_optimizer_is_held_on_to(record: Callable[..., Recorded]) -> None:
+def test_nothing_of_an_optimizer_is_held_on_to(record: Record) -> None:
     """Parameters go when the program lets go of them, whether or not a scaler made the attempts."""
     with record.block():
         for scaled in (False, True):
@@ -112,7 +109,7 @@ def test_nothing_of_an_optimizer_is_held_on_to(record: Callable[..., Recorded]) 
             assert gone() is None
 
 
-def test_rates_and_epochs_of_schedulers_are_recorded_where_they_change(record: Callable[..., Recorded]) -> None:
+def test_rates_and_epochs_of_schedulers_are_recorded_where_they_change(record: Record) -> None:
     """By optimizer and group, at the first attempt and at each with another rate; tensors count by their number."""
     with record.block() as got:
         a, b = nn.Linear(1, 1), nn.Linear(1, 1)
@@ -136,7 +133,7 @@ def test_rates_and_epochs_of_schedulers_are_recorded_where_they_change(record: C
     }
 
 
-def test_watching(record: Callable[..., Recorded]) -> None:
+def test_watching(record: Record) -> None:
     """Any single number, at the step where it was watched; NaN, infinities and integers beyond floats too."""
     with record.block() as got:
         weight = nn.Parameter(torch.tensor([3.0]))
@@ -153,9 +150,7 @@ def test_watching(record: Callable[..., Recorded]) -> None:
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_what_is_no_number_is_refused_whether_or_not_it_is_recorded(
-    record: Callable[..., Recorded], recorded: bool
-) -> None:
+def test_what_is_no_number_is_refused_whether_or_not_it_is_recorded(record: Record, recorded: bool) -> None:
     """So a program fails at its desk, not first under the recorder; where nothing is recorded, nothing is done."""
 
     def program() -> None:
@@ -173,7 +168,7 @@ def test_what_is_no_number_is_refused_whether_or_not_it_is_recorded(
         assert series_of(record(program)) == {"x": [(0, 2.0)]}
 
 
-def test_watching_leaves_no_trace_among_the_ops(record: Callable[..., Recorded]) -> None:
+def test_watching_leaves_no_trace_among_the_ops(record: Record) -> None:
     """No row, no digest, no version, no call of the program's own modes or subclasses comes of it."""
     calls: list[Any] = []
 
@@ -198,7 +193,7 @@ def test_watching_leaves_no_trace_among_the_ops(record: Callable[..., Recorded])
     assert watched.ops == plain.ops and watched.chains == plain.chains
 
 
-def test_series_go_on_outside_of_the_window(record: Callable[..., Recorded]) -> None:
+def test_series_go_on_outside_of_the_window(record: Record) -> None:
     """What cost nearly nothing is recorded throughout, though ops are rows in one step only."""
     with record.block(steps=(2, 3)) as recorded:
         weight = nn.Parameter(torch.zeros(1))
@@ -211,7 +206,7 @@ def test_series_go_on_outside_of_the_window(record: Callable[..., Recorded]) -> 
     assert {row.step for row in recorded.rows} == {2}
 
 
-def test_threads_have_series_of_their_own(record: Callable[..., Recorded]) -> None:
+def test_threads_have_series_of_their_own(record: Record) -> None:
     """A thread's numbers are in its stream; where threads have none (level step), under its name."""
 
     def program() -> None:
@@ -257,7 +252,7 @@ def test_a_recorder_that_broke_off_takes_nothing_more(tmp_path: Path) -> None:
         assert len(session._series.take()) == 0
 
 
-def test_training_in_mixed_precision_computes_the_same(record: Callable[..., Recorded]) -> None:
+def test_training_in_mixed_precision_computes_the_same(record: Record) -> None:
     """Weights, scales, trackers, generators and what a subclass sees are those of the program alone."""
 
     class Seeing(GradScaler):
@@ -287,33 +282,25 @@ def test_training_in_mixed_precision_computes_the_same(record: Callable[..., Rec
         versions = [parameter._version for parameter in network.parameters()]
         return [state, versions, scaler.state_dict(), list(seen), torch.get_rng_state()]
 
-    alone = program()
-    recorded: list[Any] = []
-    found = record(lambda: recorded.extend(program()))
-    assert repr(recorded) == repr(alone)
-    assert all(torch.equal(a, b) for a, b in zip(recorded[0], alone[0], strict=True))
+    alone, found = program(), record(program)
+    assert repr(found.returned) == repr(alone)
+    assert all(torch.equal(a, b) for a, b in zip(found.returned[0], alone[0], strict=True))
     scales = values(found, "scaler:0/scale")
     assert scales[-1] == alone[2]["scale"] and 1.0 in values(found, "scaler:0/found_inf")
 
 
-@pytest.fixture
-def device() -> Iterator[str]:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    yield "cuda"
-
-
-def test_numbers_on_a_device_are_those_of_the_moment(record: Callable[..., Recorded], device: str) -> None:
+@pytest.mark.gpu
+def test_numbers_on_a_device_are_those_of_the_moment(record: Record) -> None:
     """They are read back later, and are what they were when they were watched, on a stream of the program's own too."""
     with record.block(level="step") as recorded:
-        scaler = GradScaler(device, init_scale=16.0, growth_interval=2)
-        number = torch.zeros(1, device=device)
+        scaler = GradScaler("cuda", init_scale=16.0, growth_interval=2)
+        number = torch.zeros(1, device="cuda")
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(100):
                 number += 1
                 rltrace.watch("x", number)
         torch.cuda.synchronize()
-        weight = nn.Parameter(torch.ones(1, device=device))
+        weight = nn.Parameter(torch.ones(1, device="cuda"))
         optimizer = torch.optim.Adam([weight], lr=0.5, fused=True)
         for update in range(4):
             optimizer.zero_grad()
@@ -328,7 +315,7 @@ def test_numbers_on_a_device_are_those_of_the_moment(record: Callable[..., Recor
 # --- logged scalars at level "step" -----------------------------------------------------------------------------------
 
 
-def test_numbers_that_the_program_reads_are_those_that_ops_would_have(record: Callable[..., Recorded]) -> None:
+def test_numbers_that_the_program_reads_are_those_that_ops_would_have(record: Record) -> None:
     """At level ``step``, as one series for each call, of the same name and numbers as at level ``op``; what torch
     reads, a bool and a tensor that raises are none, and the reads are torch's own again afterwards."""
 
@@ -357,7 +344,7 @@ def test_numbers_that_the_program_reads_are_those_that_ops_would_have(record: Ca
 
 
 def test_only_the_first_reads_of_a_call_site_are_recorded_of_each_step(
-    record: Callable[..., Recorded], monkeypatch: pytest.MonkeyPatch
+    record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that reads its action at each environment step adds no megabytes."""
     monkeypatch.setattr(series_module, "MAX_READS", 3)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from recorded import digest_of
 from torch import nn
 
 from rltrace.digest import digest_pages, reference, seed_of
@@ -22,11 +23,6 @@ DTYPES = sorted(
     key=str,
 )
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def digest(tensor: torch.Tensor) -> int:
-    """With layouts of its own, so that no call learns from another."""
-    return TensorDigests(Layouts(Tables())).of(tensor)
 
 
 def expected(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
@@ -60,9 +56,9 @@ def logical_bytes(tensor: torch.Tensor) -> bytes:
 def test_every_dtype_has_the_digest_of_its_bytes(dtype: torch.dtype) -> None:
     """Dense, and with strides: the seed knows the dtype, the bytes are what they are."""
     tensor, data = made(dtype, (6, 8))
-    assert digest(tensor) == expected(data, dtype, (6, 8))
-    assert digest(tensor.t()) == expected(logical_bytes(tensor.t()), dtype, (8, 6))
-    assert digest(tensor[1:5:2, ::3]) == expected(logical_bytes(tensor[1:5:2, ::3]), dtype, (2, 3))
+    assert digest_of(tensor) == expected(data, dtype, (6, 8))
+    assert digest_of(tensor.t()) == expected(logical_bytes(tensor.t()), dtype, (8, 6))
+    assert digest_of(tensor[1:5:2, ::3]) == expected(logical_bytes(tensor[1:5:2, ::3]), dtype, (2, 3))
 
 
 def views(x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -94,8 +90,8 @@ VIEWS = tuple(views(torch.zeros(12, 10)))
 def test_strides_and_offsets_take_no_part(dtype: torch.dtype, view: str) -> None:
     """A view has the digest of its elements in row-major order."""
     tensor = views(made(dtype, (12, 10))[0])[view]
-    assert digest(tensor) == expected(logical_bytes(tensor), dtype, tuple(tensor.shape))
-    assert digest(tensor) == digest(tensor.clone(memory_format=torch.contiguous_format))
+    assert digest_of(tensor) == expected(logical_bytes(tensor), dtype, tuple(tensor.shape))
+    assert digest_of(tensor) == digest_of(tensor.clone(memory_format=torch.contiguous_format))
 
 
 @pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128], ids=dtype_name)
@@ -105,10 +101,10 @@ def test_lazy_conjugation_is_carried_out(dtype: torch.dtype) -> None:
     parts = [x for z in tensor.to(torch.complex64).view(-1).tolist() for x in (z.real, -z.imag)]
     real = {4: torch.float16, 8: torch.float32, 16: torch.float64}[dtype.itemsize]
     data = logical_bytes(torch.tensor(parts, dtype=real))
-    assert digest(tensor.conj()) == expected(data, dtype, (3, 4))
-    assert digest(tensor.conj()) == digest(tensor.conj().resolve_conj())
-    assert digest(tensor.t().conj()) == digest(tensor.conj().t().resolve_conj().contiguous())
-    assert digest(tensor.conj().conj()) == digest(tensor) != digest(tensor.conj())
+    assert digest_of(tensor.conj()) == expected(data, dtype, (3, 4))
+    assert digest_of(tensor.conj()) == digest_of(tensor.conj().resolve_conj())
+    assert digest_of(tensor.t().conj()) == digest_of(tensor.conj().t().resolve_conj().contiguous())
+    assert digest_of(tensor.conj().conj()) == digest_of(tensor) != digest_of(tensor.conj())
 
 
 def test_lazy_negation_is_carried_out() -> None:
@@ -116,10 +112,10 @@ def test_lazy_negation_is_carried_out() -> None:
     tensor = torch.randn(4, 4, dtype=torch.complex64)
     negated = tensor.conj().imag
     assert negated.is_neg()
-    assert digest(negated) == digest(negated.resolve_neg()) != digest(tensor.imag.clone())
+    assert digest_of(negated) == digest_of(negated.resolve_neg()) != digest_of(tensor.imag.clone())
     dense = torch._neg_view(torch.arange(5.0))
     assert dense.is_neg() and dense.is_contiguous()
-    assert digest(dense) == digest(-torch.arange(5.0))
+    assert digest_of(dense) == digest_of(-torch.arange(5.0))
 
 
 # --- tensors that are not a stretch of memory ---------------------------------------------------------------------
@@ -129,13 +125,15 @@ def test_quantised_tensors_differ_by_numbers_and_by_scale() -> None:
     """Equal integers under another scale are other numbers; strides take no part here either."""
     integers = torch.arange(12, dtype=torch.uint8).view(3, 4)
     a = torch._make_per_tensor_quantized_tensor(integers, 0.1, 3)
-    assert digest(a) == digest(torch._make_per_tensor_quantized_tensor(integers.clone(), 0.1, 3))
-    assert digest(a) == digest(a.t().contiguous().t())
-    assert digest(a) != digest(torch._make_per_tensor_quantized_tensor(integers, 0.2, 3))
-    assert digest(a) != digest(torch._make_per_tensor_quantized_tensor(integers + 1, 0.1, 3))
+    assert digest_of(a) == digest_of(torch._make_per_tensor_quantized_tensor(integers.clone(), 0.1, 3))
+    assert digest_of(a) == digest_of(a.t().contiguous().t())
+    assert digest_of(a) != digest_of(torch._make_per_tensor_quantized_tensor(integers, 0.2, 3))
+    assert digest_of(a) != digest_of(torch._make_per_tensor_quantized_tensor(integers + 1, 0.1, 3))
     scales, points = torch.tensor([0.1, 0.2, 0.3]), torch.zeros(3, dtype=torch.int64)
     channels = torch._make_per_channel_quantized_tensor(integers, scales, points, 0)
-    assert digest(channels) != digest(torch._make_per_channel_quantized_tensor(integers, scales.flip(0), points, 0))
+    assert digest_of(channels) != digest_of(
+        torch._make_per_channel_quantized_tensor(integers, scales.flip(0), points, 0)
+    )
 
 
 SPARSE = {
@@ -156,8 +154,8 @@ def test_sparse_tensors_differ_by_values_and_by_places(layout: str) -> None:
     x[1, 2], x[3, 5] = 5.0, -1.0
     other, moved = x.clone(), x.roll(1, 0)
     other[1, 2] = 5.5
-    assert digest(to(x)) == digest(to(x.clone()))
-    assert len({digest(to(x)), digest(to(other)), digest(to(moved))}) == 3
+    assert digest_of(to(x)) == digest_of(to(x.clone()))
+    assert len({digest_of(to(x)), digest_of(to(other)), digest_of(to(moved))}) == 3
 
 
 def test_sparse_scalars_are_not_taken_for_dense_ones() -> None:
@@ -175,7 +173,7 @@ def test_nested_tensors_differ_by_values_and_by_lengths(layout: torch.layout) ->
     """Of the old kind and of the jagged one."""
 
     def nested(*lengths: int, fill: float = 1.0) -> int:
-        return digest(torch.nested.nested_tensor([torch.full((n, 3), fill) for n in lengths], layout=layout))
+        return digest_of(torch.nested.nested_tensor([torch.full((n, 3), fill) for n in lengths], layout=layout))
 
     assert nested(2, 4) == nested(2, 4)
     assert len({nested(2, 4), nested(4, 2), nested(2, 4, fill=2.0), nested(3, 3)}) == 4
@@ -208,8 +206,8 @@ def test_subclasses_are_read_without_being_asked(kind: Any) -> None:
     """The digest of what is in them, dense or not; their own code, which may do anything, does not run."""
     data = torch.randn(4, 5)
     before = kind.asked
-    assert digest(torch.Tensor._make_subclass(kind, data)) != digest(torch.Tensor._make_subclass(kind, data + 1))
-    assert digest(torch.Tensor._make_subclass(kind, data.t())) != digest(
+    assert digest_of(torch.Tensor._make_subclass(kind, data)) != digest_of(torch.Tensor._make_subclass(kind, data + 1))
+    assert digest_of(torch.Tensor._make_subclass(kind, data.t())) != digest_of(
         torch.Tensor._make_subclass(kind, data.t() + 1)
     )
     assert kind.asked == before
@@ -222,8 +220,8 @@ def test_a_subclass_of_no_behaviour_has_the_digest_of_its_bytes() -> None:
         pass
 
     data = torch.randn(3, 4)
-    assert digest(data.as_subclass(Named)) == digest(data)
-    assert digest(data.t().as_subclass(Named)) == digest(data.t())
+    assert digest_of(data.as_subclass(Named)) == digest_of(data)
+    assert digest_of(data.t().as_subclass(Named)) == digest_of(data.t())
 
 
 def test_wrappers_differ_by_what_they_wrap() -> None:
@@ -231,8 +229,8 @@ def test_wrappers_differ_by_what_they_wrap() -> None:
     from torch.testing._internal.two_tensor import TwoTensor
 
     a, b = torch.randn(3), torch.randn(3)
-    assert digest(TwoTensor(a, b)) == digest(TwoTensor(a.clone(), b.clone()))
-    assert len({digest(TwoTensor(*pair)) for pair in ((a, b), (b, a), (a, a))}) == 3
+    assert digest_of(TwoTensor(a, b)) == digest_of(TwoTensor(a.clone(), b.clone()))
+    assert len({digest_of(TwoTensor(*pair)) for pair in ((a, b), (b, a), (a, a))}) == 3
 
 
 def test_tensors_without_bytes_have_a_digest() -> None:
@@ -244,14 +242,14 @@ def test_tensors_without_bytes_have_a_digest() -> None:
     with FakeTensorMode():
         fake = torch.empty(3, 4)
     nothing = expected(b"", torch.float32, (3, 4))
-    assert digest(torch.empty(3, 4, device="meta")) == digest(freed) == nothing
-    assert digest(fake) == digest(fake)
-    assert digest(nn.LazyLinear(3).weight) == digest(nn.LazyLinear(4).weight)
+    assert digest_of(torch.empty(3, 4, device="meta")) == digest_of(freed) == nothing
+    assert digest_of(fake) == digest_of(fake)
+    assert digest_of(nn.LazyLinear(3).weight) == digest_of(nn.LazyLinear(4).weight)
 
 
 def test_zeros_that_were_never_written_are_zeros() -> None:
     """Autograd's zero tensors have no memory; reading at their address would end the process."""
-    assert digest(torch._efficientzerotensor((3, 4))) == digest(torch.zeros(3, 4))
+    assert digest_of(torch._efficientzerotensor((3, 4))) == digest_of(torch.zeros(3, 4))
 
 
 def test_nothing_is_warned_of(recwarn: pytest.WarningsRecorder) -> None:
@@ -264,7 +262,7 @@ def test_nothing_is_warned_of(recwarn: pytest.WarningsRecorder) -> None:
     try:
         warnings.simplefilter("always")
         for tensor in (*tensors, nested, halves.t(), tensors[1].t()):
-            digest(tensor)
+            digest_of(tensor)
     finally:
         torch.set_warn_always(False)
     assert [str(w.message) for w in recwarn] == []
@@ -281,7 +279,7 @@ def test_autograd_takes_no_part() -> None:
     history = (data.clone().requires_grad_() * 1.0).view(4, 5)
     assert history.grad_fn is not None
     same = [data.clone().requires_grad_(), nn.Parameter(data.clone()), inference, inference.t().t(), history]
-    assert {digest(tensor) for tensor in same} == {digest(data)}
+    assert {digest_of(tensor) for tensor in same} == {digest_of(data)}
 
 
 def test_position_sign_of_zero_and_payload_count() -> None:
@@ -292,34 +290,34 @@ def test_position_sign_of_zero_and_payload_count() -> None:
     nans = torch.full((6,), float("nan"))
     other = nans.clone()
     other.view(torch.int32)[4] ^= 1
-    assert digest(x) != digest(minus)
-    assert digest(nans) != digest(other)
-    assert digest(torch.arange(6.0)) != digest(torch.arange(6.0).flip(0))
+    assert digest_of(x) != digest_of(minus)
+    assert digest_of(nans) != digest_of(other)
+    assert digest_of(torch.arange(6.0)) != digest_of(torch.arange(6.0).flip(0))
 
 
 def test_dtype_and_shape_count() -> None:
     """Equal bytes under another name."""
     x = torch.zeros(4, 6)
     others = [x.view(6, 4), x.view(24), x.view(1, 4, 6), x.view(torch.int32), x.view(torch.complex64)]
-    assert len({digest(tensor) for tensor in (x, *others)}) == 6
-    assert digest(torch.zeros(0, 3)) != digest(torch.zeros(3, 0)) != digest(torch.zeros(0))
+    assert len({digest_of(tensor) for tensor in (x, *others)}) == 6
+    assert digest_of(torch.zeros(0, 3)) != digest_of(torch.zeros(3, 0)) != digest_of(torch.zeros(0))
 
 
 def test_a_storage_may_begin_and_end_anywhere() -> None:
     """Bytes around a view do not leak into its digest."""
     x = torch.randn(100)
-    before = digest(x[10:20])
+    before = digest_of(x[10:20])
     x[9] = x[20] = 7.0
-    assert digest(x[10:20]) == before
+    assert digest_of(x[10:20]) == before
     x[19] += 1
-    assert digest(x[10:20]) != before
+    assert digest_of(x[10:20]) != before
 
 
 def test_compound_digests_are_made_of_their_parts() -> None:
     """The rule for what is no stretch of memory: the parts' digests, digested like pages."""
     x = torch.eye(3).to_sparse()
-    parts = [digest(x._indices()), digest(x._values())]
-    assert digest(x) == digest_pages(parts, seed_of("float32", (3, 3)))
+    parts = [digest_of(x._indices()), digest_of(x._values())]
+    assert digest_of(x) == digest_pages(parts, seed_of("float32", (3, 3)))
 
 
 # --- watching changes nothing ---------------------------------------------------------------------------------------
@@ -333,7 +331,7 @@ def test_digesting_leaves_no_mark_on_a_tensor() -> None:
     state, grad, pointer = torch.get_rng_state(), leaf.grad, leaf.data_ptr()
     for tensor in (leaf, result, leaf.detach()[::2], leaf.grad, nn.Parameter(leaf.detach())):
         version, node = tensor._version, tensor.grad_fn
-        digest(tensor)
+        digest_of(tensor)
         assert tensor._version == version
         assert tensor.grad_fn is node
     assert leaf.grad is grad and leaf.data_ptr() == pointer

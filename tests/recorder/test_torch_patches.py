@@ -79,10 +79,11 @@ def described(tensor: torch.Tensor) -> tuple[object, ...]:
 
 def test_a_subclass_is_made_as_it_is_unrecorded(record: Record) -> None:
     """Type, content, place in the graph and version are the same, from whatever it is made."""
-    plain = {name: described(way()) for name, way in WAYS.items()}
-    kept: dict[str, object] = {}
-    record(lambda: kept.update({name: described(way()) for name, way in WAYS.items()}))
-    assert kept == plain
+
+    def made() -> dict[str, object]:
+        return {name: described(way()) for name, way in WAYS.items()}
+
+    assert record(made).returned == made()
 
 
 def test_a_subclass_with_a_dispatch_of_its_own_sees_the_same_ops(record: Record) -> None:
@@ -93,24 +94,18 @@ def test_a_subclass_with_a_dispatch_of_its_own_sees_the_same_ops(record: Record)
         Logging(Logging(torch.ones(2)).mul(2)).add(1)
         return list(Logging.seen)
 
-    plain = program()
-    kept: list[list[str]] = []
-    record(lambda: kept.append(program()))
-    assert kept == [plain]
+    assert record(program).returned == program()
 
 
 def test_gradients_flow_through_it(record: Record) -> None:
     """What it was made from gets its gradient."""
-    kept: list[list[float]] = []
 
-    def program() -> None:
+    def program() -> list[float]:
         source = torch.arange(3.0).requires_grad_()
         (Quiet(source * 2) ** 2).sum().backward()
-        kept.append(source.grad.tolist())
+        return source.grad.tolist()
 
-    program()
-    record(program)
-    assert kept[0] == kept[1] == [0.0, 8.0, 16.0]
+    assert record(program).returned == program() == [0.0, 8.0, 16.0]
 
 
 def test_its_memory_is_followed(record: Record) -> None:
@@ -147,12 +142,11 @@ def test_a_mode_of_the_program_refuses_as_ever(record: Record) -> None:
 def test_the_constructor_is_restored(record: Record) -> None:
     """When nothing records, the constructor is torch's own, for classes made before, during and after."""
     own = torch.Tensor.__new__
-    during: list[type[torch.Tensor]] = []
-    record(lambda: during.append(type("During", (torch.Tensor,), {})))
+    during = record(lambda: type("During", (torch.Tensor,), {})).returned
     assert torch.Tensor.__new__ is own
     assert "__new__" not in vars(torch.Tensor)
     after = type("After", (torch.Tensor,), {})
-    for kind in (torch.Tensor, Plain, *during, after):
+    for kind in (torch.Tensor, Plain, during, after):
         assert type(kind([1.0])) is kind
         assert type(kind(torch.ones(1))) in (kind, torch.Tensor)
 
@@ -160,9 +154,7 @@ def test_the_constructor_is_restored(record: Record) -> None:
 def test_the_compiler_finds_its_own_constructor(record: Record) -> None:
     """torch's modules look the constructor up to know it again: what they find while a program records is torch's."""
     lookup = eval("lambda: torch.Tensor.__new__", {"torch": torch, "__name__": "torch._dynamo.polyfills.tensor"})
-    kept: list[object] = []
-    record(lambda: kept.append(lookup()))
-    assert kept == [torch.Tensor.__new__]
+    assert record(lookup).returned == torch.Tensor.__new__
 
 
 def draws(scramble: bool) -> list[torch.Tensor]:

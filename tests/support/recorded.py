@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rltrace
+from rltrace.recorder.base.intern_tables import Tables
+from rltrace.recorder.digests.layouts import Layouts
+from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.trace.format.row_hashes import row_hashes
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import Column, Kind, Origin, Phase, RowFlag, Sample, Step
@@ -83,6 +87,9 @@ class Row:
 
 class Recorded:
     """One stream of a trace: the main one unless another is asked for."""
+
+    returned: Any
+    """By the program, where a function was recorded."""
 
     def __init__(self, path: Path, stream: int | str = 0, process: int = 0) -> None:
         self.path = path
@@ -159,18 +166,24 @@ class Recorded:
         """The steps table, a mapping each."""
         return [{column: int(row[column]) for column in Step} for row in self.process.steps]
 
+    def column(self, name: Step) -> list[int]:
+        """One column of it."""
+        return [step[name] for step in self.steps]
+
     @property
     def optimizers(self) -> list[tuple[str, int, int]]:
         """(class and ordinal of the optimizer, its own count, skipped) of each attempt."""
-        names = self.table("optimizers")
-        return [
-            (
-                f"{names[s[Step.OPTIMIZER]]['class']}#{names[s[Step.OPTIMIZER]]['ordinal']}",
-                s[Step.COUNT],
-                s[Step.SKIPPED],
-            )
-            for s in self.steps
-        ]
+        names = [f"{entry['class']}#{entry['ordinal']}" for entry in self.table("optimizers")]
+        return [(names[step[Step.OPTIMIZER]], step[Step.COUNT], step[Step.SKIPPED]) for step in self.steps]
+
+    def said(self, link: Input) -> int | None:
+        """The digest of an input, by its own reading or by what its link leads to; None: neither says."""
+        if link.digest is not None or link.row is None:
+            return link.digest
+        target = self.rows[link.row]
+        if link.known:
+            return self.said(target.inputs[link.slot])
+        return target.outputs[link.slot] if target.outputs else None
 
     @property
     def chains(self) -> tuple[int, int, int]:
@@ -191,7 +204,8 @@ class Record:
     def __call__(self, program: Callable[[], object], *, stream: int | str = 0, **options: Any) -> Recorded:
         """Run ``program()`` under the recorder and read back what was recorded."""
         with self.block(stream=stream, **options) as got:
-            program()
+            returned = program()
+        got.returned = returned
         return got
 
     @contextmanager
@@ -229,9 +243,9 @@ def memory_filled(byte: int) -> Iterator[None]:
         libc.mallopt(perturb, 0)
 
 
-def texts(rows: Sequence[Row]) -> list[str]:
-    """``aten.mm.default`` of each."""
-    return [row.op for row in rows]
+def digest_of(tensor: torch.Tensor) -> int:
+    """By the recorder's own rules, with layouts that know of no other tensor."""
+    return TensorDigests(Layouts(Tables())).of(tensor)
 
 
 @pytest.fixture

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from recorded import Record
+from recorded import Record, digest_of
 
-from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.digests import rng_state, tensor_digest
 from rltrace.recorder.digests.cuda_graphs import is_captured
-from rltrace.recorder.digests.layouts import Layouts
 from rltrace.recorder.digests.rng_state import RngUse
-from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.recorder.session import optimizer_steps
 from rltrace.trace.format.schema import Generator, Step, StepFlag
 
@@ -42,9 +39,7 @@ def test_an_attempt_within_a_capture_has_no_digests(record: Record, monkeypatch:
 def test_a_tensor_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """0 stands in place of a digest. A device that can no longer be asked counts as one that must not be."""
     monkeypatch.setattr(tensor_digest, "is_captured", lambda _: True)
-    of = TensorDigests(Layouts(Tables()))
-    there = torch.ones(3, device="meta")  # any tensor that is not the CPU's
-    assert of.of(there) == 0
+    assert digest_of(torch.ones(3, device="meta")) == 0  # any tensor that is not the CPU's
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", _failing)
     assert is_captured(torch.device("cuda")) and not is_captured(torch.device("cpu"))
 

@@ -13,6 +13,7 @@ import torch
 from host_as_device import HostAccelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import digest_of
 from torch import nn
 
 from rltrace.digest import PAGE_BYTES, digest_buffer
@@ -23,7 +24,6 @@ from rltrace.recorder.digests.readback import Pending, ReadBack
 from rltrace.recorder.digests.tensor_digest import TensorDigests, digests_on_device
 
 LAYOUTS = Layouts(Tables())
-AT_ONCE = TensorDigests(LAYOUTS)
 
 
 def _put(readback: ReadBack, *tensors: torch.Tensor) -> list[Pending]:
@@ -65,7 +65,7 @@ def test_every_digest_is_of_what_stood_there_when_it_was_put_off(steps: list[tup
         if what == "put":
             accelerator.current = b
             tensors = [_tensor(*each) for each in a]
-            expected = [AT_ONCE.of(tensor) for tensor in tensors]
+            expected = [digest_of(tensor) for tensor in tensors]
             known = not (readback.gate.is_shut or accelerator.failed)
             put += [(*each, known) for each in zip(_put(readback, *tensors), expected, strict=True)]
             for tensor in tensors:
@@ -96,7 +96,7 @@ def test_what_is_read_is_what_has_arrived() -> None:
     put = [_put(readback, values + n)[0] for n in range(300)]
     assert accelerator.waits == 0, "no buffer is needed twice"
     assert all(readback.settle(pending) for pending in put)
-    assert [pending.digest for pending in put] == [AT_ONCE.of(values + n) for n in range(300)]
+    assert [pending.digest for pending in put] == [digest_of(values + n) for n in range(300)]
 
 
 def test_only_when_all_buffers_are_on_their_way_the_program_waits() -> None:
@@ -128,7 +128,7 @@ def test_threads_put_while_another_settles() -> None:
     def work(n: int) -> None:
         for i in range(200):
             tensor = torch.full((i % 90 + 1,), float(n * 1_000 + i))
-            expected = AT_ONCE.of(tensor)
+            expected = digest_of(tensor)
             put.put((_put(readback, tensor)[0], expected))
             tensor.zero_()
 
@@ -194,7 +194,7 @@ def test_ctrl_c_within_the_device_s_calls_loses_nothing_else(where: str, monkeyp
             _put(readback, values.expand(2, 60).t() if where == "put" else values * 9)
     after = [_put(readback, values * n)[0] for n in range(3, 6)]
     assert all(readback.settle(pending) for pending in before + after)
-    assert [p.digest for p in before + after] == [AT_ONCE.of(values * n) for n in range(6)]
+    assert [p.digest for p in before + after] == [digest_of(values * n) for n in range(6)]
 
 
 def test_a_signal_handler_in_the_midst_of_it_is_turned_away() -> None:
@@ -213,7 +213,7 @@ def test_a_signal_handler_in_the_midst_of_it_is_turned_away() -> None:
     put = [_put(readback, values * n)[0] for n in range(2, 6)]
     assert seen and all(each[0] is None for each in seen) and not seen[0][1]
     assert all(readback.settle(pending) for pending in (before, *put))
-    assert [p.digest for p in (before, *put)] == [AT_ONCE.of(values * n) for n in range(1, 6)]
+    assert [p.digest for p in (before, *put)] == [digest_of(values * n) for n in range(1, 6)]
 
 
 def test_buffers_that_are_made_in_inference_mode_serve_afterwards() -> None:
@@ -226,7 +226,7 @@ def test_buffers_that_are_made_in_inference_mode_serve_afterwards() -> None:
     put += [*_put(readback, inferred), *_put(readback, parameter, torch.ones(3))]
     assert all(readback.settle(pending) for pending in put)
     expected = [inferred, inferred.view(5, 8).t(), inferred, parameter, torch.ones(3)]
-    assert [pending.digest for pending in put] == [AT_ONCE.of(tensor) for tensor in expected]
+    assert [pending.digest for pending in put] == [digest_of(tensor) for tensor in expected]
 
 
 def test_a_device_without_memory_for_buffers_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

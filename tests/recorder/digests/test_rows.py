@@ -7,16 +7,12 @@ import contextlib
 import pytest
 import torch
 from host_as_device import HostAccelerator, HostGraph, host_as_device
-from recorded import Record
+from recorded import Record, digest_of
 
-from rltrace.recorder.base.intern_tables import Tables
 from rltrace.recorder.core.op_info import NON_BLOCKING, Role, make_plan, plan_of_call
-from rltrace.recorder.digests.layouts import Layout, Layouts
+from rltrace.recorder.digests.layouts import Layout
 from rltrace.recorder.digests.readback import ReadBack
-from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.trace.format.schema import Origin
-
-AT_ONCE = TensorDigests(Layouts(Tables()))
 
 
 def test_nothing_is_asked_of_a_device_while_a_graph_is_captured(record: Record) -> None:
@@ -45,8 +41,8 @@ def test_nothing_is_asked_of_a_device_while_a_graph_is_captured(record: Record) 
     for row in captured:
         assert row.marked and not any(row.outputs)
         assert all(link.digest is None for link in row.inputs)
-    assert not found.one("mul").marked and found.one("mul").outputs == [AT_ONCE.of(torch.full((5,), 2.0))]
-    assert not found.one("div").marked and found.one("div").outputs == [AT_ONCE.of(torch.full((5,), 0.5))]
+    assert not found.one("mul").marked and found.one("mul").outputs == [digest_of(torch.full((5,), 2.0))]
+    assert not found.one("div").marked and found.one("div").outputs == [digest_of(torch.full((5,), 0.5))]
 
 
 def test_after_a_replay_no_op_is_known_to_have_written_what_the_graph_writes(record: Record) -> None:
@@ -71,7 +67,7 @@ def test_after_a_replay_no_op_is_known_to_have_written_what_the_graph_writes(rec
 
     with host_as_device(accelerator):
         found = record(program)
-    seven, three = AT_ONCE.of(torch.full((5,), 7.0)), AT_ONCE.of(torch.full((5,), 3.0))
+    seven, three = digest_of(torch.full((5,), 7.0)), digest_of(torch.full((5,), 3.0))
     [before] = found.one("neg").inputs
     assert (before.origin, before.digest) == (Origin.UNKNOWN, three)  # the capture computed nothing, for all we know
     for name in ("exp", "sqrt"):
@@ -94,7 +90,7 @@ def test_a_graph_whose_capture_was_not_followed_may_write_anything(record: Recor
 
     with host_as_device(accelerator):
         [link] = record(program).one("tan").inputs
-    assert (link.origin, link.digest) == (Origin.UNKNOWN, AT_ONCE.of(torch.full((5,), 3.0)))
+    assert (link.origin, link.digest) == (Origin.UNKNOWN, digest_of(torch.full((5,), 3.0)))
 
 
 def test_a_capture_that_does_not_begin_leaves_the_gate_open(record: Record) -> None:
@@ -115,7 +111,7 @@ def test_a_capture_that_does_not_begin_leaves_the_gate_open(record: Record) -> N
     with host_as_device(accelerator) as made:
         found = record(program)
     assert not made[0].gate.is_shut
-    assert found.one("sub").outputs == [AT_ONCE.of(torch.zeros(3))]
+    assert found.one("sub").outputs == [digest_of(torch.zeros(3))]
 
 
 def test_a_device_that_fails_costs_digests_and_no_rows(record: Record) -> None:
@@ -135,7 +131,7 @@ def test_a_device_that_fails_costs_digests_and_no_rows(record: Record) -> None:
     known = [row for row in found.rows if not row.marked]
     assert 30 < len(known) < 80 and all(row.name in ("full", "add_") for row in known)
     for n, row in enumerate(found.named("add_")):
-        assert row.outputs == [0 if row.marked else AT_ONCE.of(torch.full((60,), n + 1.0))]
+        assert row.outputs == [0 if row.marked else digest_of(torch.full((60,), n + 1.0))]
     assert all(row.marked and row.outputs == [0] for row in found.named("mul_"))
 
 
@@ -154,7 +150,7 @@ def test_a_copy_to_the_host_that_does_not_wait_has_the_digest_of_what_is_copied(
     with host_as_device():
         found = record(program)
     same, converted, waited = found.named("_to_copy")
-    two = AT_ONCE.of(torch.full((5,), 2.0))
+    two = digest_of(torch.full((5,), 2.0))
     assert (same.outputs, same.marked, waited.outputs, waited.marked) == ([two], False, [two], False)
     assert (converted.outputs, converted.marked) == ([0], True)
     for name in ("exp", "log"):
