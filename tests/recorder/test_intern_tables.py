@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from children import run_threads
 
 from rltrace.recorder.base import intern_tables as tables_module
 from rltrace.recorder.base.intern_tables import Tables
@@ -79,13 +80,9 @@ def test_threads_get_ids_of_their_own() -> None:
         for key in range(first, first + 400):
             tables.intern("ops", key // 2, key // 2)
 
-    threads = [threading.Thread(target=intern, args=(200 * k,)) for k in range(8)]
     try:
         sys.setswitchinterval(1e-6)
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_threads(*(threading.Thread(target=intern, args=(200 * k,)) for k in range(8)))
     finally:
         sys.setswitchinterval(before)
     entries = tables.take()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from children import run_threads
 from op_programs import PROGRAMS
 from recorded import Record, Recorded
 from torch import distributed, nn
@@ -266,11 +267,7 @@ def threads() -> None:
             shared.add_(1)
             shared.sum()
 
-    started = [threading.Thread(target=add) for _ in range(3)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
+    run_threads(*(threading.Thread(target=add) for _ in range(3)))
 
 
 SLOWER = ("single", "functional", "compiled", "many storages")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from children import in_thread
+from children import in_thread, run_threads
 from recorded import Record, Recorded
 from torch import nn
 
@@ -79,14 +79,8 @@ def test_a_second_thread_of_one_name_has_a_number(record: Record) -> None:
         torch.ones(width).sin()
         turns[width - 1].set()
 
-    def program() -> None:
-        threads = [threading.Thread(target=work, args=(width,), name="worker") for width in (1, 2, 3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    got = record(program)
+    with record.block() as got:
+        run_threads(*(threading.Thread(target=work, args=(width,), name="worker") for width in (1, 2, 3)))
     base = "rank0/main/thread:worker"
     assert sorted(names(got)) == ["rank0/main", base, f"{base}#2", f"{base}#3"]
     widths = [Recorded(got.path, name).one("sin").layouts[0][1] for name in sorted(names(got))[1:]]
@@ -109,8 +103,7 @@ def test_a_name_that_python_made_up_is_what_the_thread_runs(record: Record) -> N
         threads = [threading.Thread(target=act, args=(1,)), threading.Thread(target=partial(act, 2)), Learner()]
         renamed = threading.Thread(target=lambda: setattr(threading.current_thread(), "name", "own") or act(3))
         for thread in (*threads, renamed, threading.Thread(target=act, args=(4,), name="Thread-safe")):
-            thread.start()
-            thread.join()
+            run_threads(thread)
 
     expected = ["thread:act", "thread:act#2", "thread:Learner", "thread:own", "thread:Thread-safe"]
     for _ in range(2):
@@ -201,11 +194,7 @@ def test_steps_of_several_threads_are_in_the_order_of_their_end(record: Record) 
             rltrace.step()
 
     with record.block() as got:
-        threads = [threading.Thread(target=work, name=f"worker-{number}") for number in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_threads(*(threading.Thread(target=work, name=f"worker-{number}") for number in range(3)))
     assert got.process.steps[:, Step.STEP].tolist() == list(range(120))
     assert verify(got.path).damage == ()
 
@@ -213,22 +202,15 @@ def test_steps_of_several_threads_are_in_the_order_of_their_end(record: Record) 
 def test_many_threads_at_once_leave_whole_streams(record: Record) -> None:
     """Each thread's rows are its own ops in order, whatever the others do at the same time."""
 
-    def work(number: int) -> Callable[[], None]:
-        def run() -> None:
-            x = torch.full((4,), float(number))
-            for i in range(150):
-                x = x.mul(float(i)).add_(number)
-                if i % 40 == 0:
-                    x.sum().item()
-
-        return run
+    def work(number: int) -> None:
+        x = torch.full((4,), float(number))
+        for i in range(150):
+            x = x.mul(float(i)).add_(number)
+            if i % 40 == 0:
+                x.sum().item()
 
     with record.block() as got:
-        threads = [threading.Thread(target=work(n), name=f"t{n}") for n in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_threads(*(threading.Thread(target=work, args=(n,), name=f"t{n}") for n in range(6)))
     for number in range(6):
         thread = other(got, f"t{number}")
         assert [row.floats for row in thread.named("mul")] == [[float(i)] for i in range(150)]

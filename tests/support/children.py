@@ -1,4 +1,4 @@
-"""Functions run to their end in a fork, or in a thread."""
+"""Functions run to their end in a fork, or in threads."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ def forked(child: Callable[[], object]) -> int:
 
 def in_thread(name: str | None, work: Callable[[], object]) -> None:
     """Run ``work`` in a thread of this name; None: of the name that Python makes up."""
-    thread = threading.Thread(target=work, name=name)
-    thread.start()
-    thread.join()
+    run_threads(threading.Thread(target=work, name=name))
+
+
+def run_threads(*threads: threading.Thread) -> None:
+    """Start all of them, and wait for all."""
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

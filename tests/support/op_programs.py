@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from children import in_thread
 from torch import nn
 from torch._library import opaque_object
 from torch._opaque_base import OpaqueBase
@@ -282,13 +282,9 @@ def _threads() -> None:
         (x @ x).tanh().sum().backward()
 
     shared = torch.ones(3)
-    threads = [threading.Thread(target=work, args=(n,), name=f"worker{n}") for n in range(2)]
-    for thread in threads:
-        thread.start()
-        thread.join()
-    writer = threading.Thread(target=lambda: shared.add_(1), name="writer")
-    writer.start()
-    writer.join()
+    for n in range(2):
+        in_thread(f"worker{n}", functools.partial(work, n))
+    in_thread("writer", lambda: shared.add_(1))
     shared * 2
 
 
@@ -449,9 +445,7 @@ def _in_a_thread(write: Callable[[], Any]) -> None:
         with contextlib.suppress(RuntimeError):
             write()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    in_thread(None, run)
 
 
 def _doubled_into(target: torch.Tensor, value: torch.Tensor) -> None:

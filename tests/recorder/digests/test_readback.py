@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from children import run_threads
 from host_as_device import HostAccelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,11 @@ from rltrace.recorder.digests.readback import Pending, ReadBack
 from rltrace.recorder.digests.tensor_digest import TensorDigests, digests_on_device
 
 LAYOUTS = Layouts(Tables())
+
+
+def _made(buffers: int = 2, words: int = 100) -> tuple[HostAccelerator, ReadBack]:
+    accelerator = HostAccelerator()
+    return accelerator, ReadBack({"cpu": accelerator}, buffers=buffers, words=words)
 
 
 def _put(readback: ReadBack, *tensors: torch.Tensor) -> list[Pending]:
@@ -58,8 +64,7 @@ STEP = st.one_of(
 def test_every_digest_is_of_what_stood_there_when_it_was_put_off(steps: list[tuple], buffers: int) -> None:
     """Streams take turns, tensors are overwritten at once, digests are awaited in any order: each is right, or known
     not to be known, which happens within captures and once the device has failed only."""
-    accelerator = HostAccelerator()
-    readback = ReadBack({"cpu": accelerator}, buffers=buffers, words=2_600)
+    accelerator, readback = _made(buffers, 2_600)
     put: list[tuple[Pending, int, bool]] = []
     for what, a, b in steps:
         if what == "put":
@@ -90,8 +95,7 @@ def test_every_digest_is_of_what_stood_there_when_it_was_put_off(steps: list[tup
 
 def test_what_is_read_is_what_has_arrived() -> None:
     """Nothing waits when a digest is put off, and nothing is read before its event."""
-    accelerator = HostAccelerator()
-    readback = ReadBack({"cpu": accelerator}, buffers=8, words=2_600)
+    accelerator, readback = _made(8, 2_600)
     values = torch.arange(100.0)
     put = [_put(readback, values + n)[0] for n in range(300)]
     assert accelerator.waits == 0, "no buffer is needed twice"
@@ -101,8 +105,7 @@ def test_what_is_read_is_what_has_arrived() -> None:
 
 def test_only_when_all_buffers_are_on_their_way_the_program_waits() -> None:
     """Back-pressure: for the oldest of them, once for each buffer."""
-    accelerator = HostAccelerator()
-    readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
+    accelerator, readback = _made()
     for _ in range(5):
         _put(readback, torch.ones(150))
     assert (len(accelerator.copies), accelerator.waits) == (4, 3)
@@ -110,8 +113,7 @@ def test_only_when_all_buffers_are_on_their_way_the_program_waits() -> None:
 
 def test_a_stream_that_torch_did_not_make_and_what_no_buffer_holds_are_not_put_off() -> None:
     """How long such a stream lives is not known."""
-    accelerator = HostAccelerator()
-    readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
+    accelerator, readback = _made()
     large = torch.ones(1_000, dtype=torch.float64)
     assert readback.defer([large], [LAYOUTS.of(large)]) is None
     accelerator.current = None
@@ -120,8 +122,7 @@ def test_a_stream_that_torch_did_not_make_and_what_no_buffer_holds_are_not_put_o
 
 def test_threads_put_while_another_settles() -> None:
     """Three threads on streams of their own, each digest awaited by a fourth as soon as it was put off: all right."""
-    accelerator = HostAccelerator()
-    readback = ReadBack({"cpu": accelerator}, buffers=3, words=600)
+    accelerator, readback = _made(3, 600)
     put: SimpleQueue[tuple[Pending, int] | None] = SimpleQueue()
     wrong: list[int] = []
 
@@ -138,12 +139,9 @@ def test_threads_put_while_another_settles() -> None:
             if not readback.settle(pending) or pending.unread or pending.digest != expected:
                 wrong.append(expected)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
     settling = threading.Thread(target=settle)
-    for thread in (settling, *threads):
-        thread.start()
-    for thread in threads:
-        thread.join()
+    settling.start()
+    run_threads(*(threading.Thread(target=work, args=(n,)) for n in range(3)))
     put.put(None)
     settling.join()
     assert not wrong
@@ -152,8 +150,7 @@ def test_threads_put_while_another_settles() -> None:
 
 def test_a_capture_begins_only_after_the_work_of_another_thread_is_enqueued() -> None:
     """A thread that is about to capture waits for one that is between the check and its last call to the device."""
-    accelerator = HostAccelerator()
-    readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
+    accelerator, readback = _made()
     copying, captured = threading.Event(), SimpleQueue[str]()
 
     def capture() -> None:
@@ -179,8 +176,7 @@ def test_a_capture_begins_only_after_the_work_of_another_thread_is_enqueued() ->
 @pytest.mark.parametrize("where", ["put", "close"])
 def test_ctrl_c_within_the_device_s_calls_loses_nothing_else(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception from outside in the midst of it: what was put off before and after has its digest."""
-    accelerator = HostAccelerator()
-    readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
+    accelerator, readback = _made()
     values = torch.ones(60)
     before = [_put(readback, values * n)[0] for n in range(3)]
 
@@ -199,8 +195,7 @@ def test_ctrl_c_within_the_device_s_calls_loses_nothing_else(where: str, monkeyp
 
 def test_a_signal_handler_in_the_midst_of_it_is_turned_away() -> None:
     """What it puts off is to be waited for, what it awaits is not to be had now; afterwards all is as it was."""
-    accelerator = HostAccelerator()
-    readback = ReadBack({"cpu": accelerator}, buffers=2, words=100)
+    accelerator, readback = _made()
     values = torch.ones(60)
     [before] = _put(readback, values)
     record_use, seen = accelerator.record_use, []
@@ -218,7 +213,7 @@ def test_a_signal_handler_in_the_midst_of_it_is_turned_away() -> None:
 
 def test_buffers_that_are_made_in_inference_mode_serve_afterwards() -> None:
     """And what is made in it can be put off outside."""
-    readback = ReadBack({"cpu": HostAccelerator()}, buffers=2, words=100)
+    _, readback = _made()
     with torch.inference_mode():
         inferred = torch.arange(40.0)
         put = [*_put(readback, inferred), *_put(readback, inferred.view(5, 8).t())]
@@ -243,7 +238,7 @@ def test_a_device_without_memory_for_buffers_is_asked_once(monkeypatch: pytest.M
     assert [readback.defer([values], [LAYOUTS.of(values)]) for _ in range(3)] == [None] * 3
     assert len(asked) == 1
 
-    readback = ReadBack({"cpu": HostAccelerator()}, buffers=2, words=100)
+    _, readback = _made()
     [before] = _put(readback, values)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "_foreach_copy_", none)
