@@ -78,25 +78,30 @@ def test_an_update_at_every_step_with_a_target_network(record: Record) -> None:
     assert phases_of(found, "loss = (agent") == ["forward"]
 
 
+def evaluating() -> None:
+    """Learns from the steps of one environment alone, and evaluates on another."""
+    env, other, agent = Walk(), Walk(), network()
+    optimizer = torch.optim.SGD(agent.parameters(), 0.1)
+    for _ in range(3):
+        seen, _ = env.reset(seed=0)
+        seen, *_ = env.step(1)
+        loss = agent(torch.as_tensor(seen)[None]).sum()
+        loss.backward()
+        optimizer.step()
+        seen, _ = other.reset(seed=1)
+        with torch.no_grad():
+            judged = agent(torch.as_tensor(seen)[None])
+        other.step(int(judged.argmax()))
+
+
 def test_an_environment_that_nothing_is_learned_from_is_evaluated_on(record: Record) -> None:
-    """Its steps are no steps of the training either: the steps table leaves them out."""
-    with record.block() as found:
-        env, other, agent = Walk(), Walk(), network()
-        optimizer = torch.optim.SGD(agent.parameters(), 0.1)
-        for _ in range(3):
-            seen, _ = env.reset(seed=0)
-            seen, *_ = env.step(1)
-            loss = agent(torch.as_tensor(seen)[None]).sum()
-            loss.backward()
-            optimizer.step()
-            seen, _ = other.reset(seed=1)
-            with torch.no_grad():
-                judged = agent(torch.as_tensor(seen)[None])
-            other.step(int(judged.argmax()))
+    """Its steps are no steps of the training either: the steps table leaves them out, whether ops are rows or not."""
+    found = record(evaluating)
     assert phases_of(found, "judged = agent") == ["evaluation"]
     events = [row.phase for row in found.rows if row.kind is Kind.ENVIRONMENT_STEP]
     assert events == [Phase.ROLLOUT, Phase.EVALUATION] * 3
-    assert [step[Step.ENVIRONMENT_STEPS] for step in found.steps] == [1, 2, 3]
+    for got in (found, record(evaluating, level="step")):
+        assert got.column(Step.ENVIRONMENT_STEPS) == [1, 2, 3]
 
 
 def test_environments_that_take_the_place_of_others_are_trained_on(record: Record) -> None:
@@ -148,7 +153,7 @@ def test_stable_baselines_ppo_with_an_evaluation_in_between(record: Record) -> N
     assert phases_of(found, "values = self.policy.predict_values") == ["rollout"]
     assert phases_of(found, "values, log_prob, entropy = self.policy.evaluate_actions") == ["forward"]
     assert phases_of(found, "actions, states = model.predict") == ["evaluation"]
-    assert [step[Step.ENVIRONMENT_STEPS] for step in found.steps] == [16, 32]
+    assert found.column(Step.ENVIRONMENT_STEPS) == [16, 32]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -171,7 +176,7 @@ def test_stable_baselines_dqn_with_a_callback_that_evaluates(record: Record) -> 
 
 @pytest.mark.filterwarnings("ignore")
 def test_steps_of_evaluations_are_counted_at_no_level(record: Record) -> None:
-    """Those of Stable-Baselines3, and of an environment that nothing is learned from, whether ops are rows or not."""
+    """Those of Stable-Baselines3, whether ops are rows or not."""
 
     def program() -> None:
         model = PPO("MlpPolicy", Walk(length=99), n_steps=16, batch_size=8, n_epochs=1, seed=0, device="cpu")
@@ -179,21 +184,4 @@ def test_steps_of_evaluations_are_counted_at_no_level(record: Record) -> None:
         model.learn(32, callback=evaluation)
 
     for level in ("op", "step"):
-        steps = [int(step[Step.ENVIRONMENT_STEPS]) for step in record(program, level=level).steps]
-        assert steps == [16, 16, 32, 32]
-
-    def plain() -> None:
-        train, other, model = Walk(length=99), Walk(), nn.Linear(1, 1)
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        for _ in range(2):
-            train.reset()
-            for _ in range(5):
-                train.step(1)
-            model(torch.ones(1)).sum().backward()
-            optimizer.step()
-            other.reset()
-            for _ in range(3):
-                other.step(0)
-
-    for level in ("op", "step"):
-        assert [int(step[Step.ENVIRONMENT_STEPS]) for step in record(plain, level=level).steps] == [5, 10]
+        assert record(program, level=level).column(Step.ENVIRONMENT_STEPS) == [16, 16, 32, 32]
