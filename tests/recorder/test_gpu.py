@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from op_programs import actor_critic, policy_update
 from recorded import Record
 from torch import nn
 
@@ -18,24 +19,11 @@ pytestmark = pytest.mark.gpu
 
 
 def _update(device: str) -> list[torch.Tensor]:
-    """One clipped policy-gradient update of a small actor-critic; returns its parameters."""
-    torch.manual_seed(1)
-    body, actor, critic = nn.Linear(8, 64), nn.Linear(64, 4), nn.Linear(64, 1)
-    net = nn.ModuleList([body, actor, critic]).to(device)
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-    observations, returns = torch.randn(256, 8, device=device), torch.randn(256, device=device)
+    """Two updates of a small actor-critic; returns its parameters."""
+    parts = actor_critic(device)
     for _ in range(2):
-        hidden = torch.tanh(body(observations))
-        policy = torch.distributions.Categorical(logits=actor(hidden))
-        actions = policy.sample()
-        ratio = (policy.log_prob(actions) - policy.log_prob(actions).detach()).exp()
-        surrogate = torch.min(ratio * returns, ratio.clamp(0.8, 1.2) * returns)
-        loss = (critic(hidden).squeeze(1) - returns).pow(2).mean() - surrogate.mean() - 0.01 * policy.entropy().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-        optimizer.step()
-    return [p.detach().cpu() for p in net.parameters()]
+        policy_update(*parts)
+    return [p.detach().cpu() for p in parts[0].parameters()]
 
 
 def test_an_update_computes_the_same_bits_recorded_and_not(record: Record) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from op_programs import actor_critic, policy_update
 from recorded import Record, Recorded
-from torch import nn
 
 import rltrace
 from rltrace.digest import seed_of
@@ -68,39 +68,17 @@ def test_each_result_has_the_digest_of_its_bytes(record: Record) -> None:
     assert not any(row.marked for row in found.named("mul"))
 
 
-def _update(
-    net: nn.Module, optimizer: torch.optim.Optimizer, observations: torch.Tensor, returns: torch.Tensor
-) -> None:
-    hidden = torch.tanh(net[0](observations))
-    policy = torch.distributions.Categorical(logits=net[1](hidden), validate_args=False)  # which would wait
-    actions = policy.sample()
-    ratio = (policy.log_prob(actions) - policy.log_prob(actions).detach()).exp()
-    surrogate = torch.min(ratio * returns, ratio.clamp(0.8, 1.2) * returns)
-    loss = (net[2](hidden).squeeze(1) - returns).pow(2).mean() - surrogate.mean() - policy.entropy().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-    optimizer.step()
-
-
-def _policy(**options: object) -> tuple[nn.ModuleList, torch.optim.Optimizer, torch.Tensor, torch.Tensor]:
-    torch.manual_seed(1)
-    net = nn.ModuleList([nn.Linear(8, 64), nn.Linear(64, 4), nn.Linear(64, 1)]).cuda()
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, **options)
-    return net, optimizer, torch.randn(256, 8, device="cuda"), torch.randn(256, device="cuda")
-
-
 @pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}], ids=["foreach", "fused"])
 def test_an_update_has_the_digests_it_has_when_each_is_waited_for(options: dict[str, bool], tmp_path: Path) -> None:
     """PPO's update, recorded twice: digests read back later, and taken at once since every value is recorded."""
     found = []
     for n, values in enumerate(("", "all")):
         path = tmp_path / f"{n}.zarr"
-        parts = _policy(**options)
+        parts = actor_critic("cuda", **options)
         torch.cuda.manual_seed(3)
         with rltrace.record(path, values=values or ()):
             for _ in range(2):
-                _update(*parts)
+                policy_update(*parts)
         found.append(Recorded(path).raw)
     later, at_once = found
     assert later.digests.tolist() == at_once.digests.tolist()
@@ -109,13 +87,12 @@ def test_an_update_has_the_digests_it_has_when_each_is_waited_for(options: dict[
 
 def test_no_op_waits_for_the_device(record: Record) -> None:
     """torch itself would raise an error at a synchronising call made in an op's path."""
-    parts = _policy(fused=True)
+    (body, _, actor, _), _, observations, _ = actor_critic("cuda")
     with record.block() as found:
         torch.ones(1, device="cuda").add(1)  # memory for the digests is made once
         with _synchronisation_is_an_error():
             for _ in range(3):
-                hidden = torch.tanh(parts[0][0](parts[2]))
-                parts[0][1](hidden).sum().backward()
+                actor(torch.tanh(body(observations))).sum().backward()
                 torch.arange(300_000, device="cuda").mul(2)
     assert not any(row.marked for row in found.rows if row.name not in ("empty", "new_empty_strided", "empty_strided"))
 

@@ -24,6 +24,32 @@ import rltrace
 Program = Callable[[], object]
 
 
+ActorCritic = tuple[nn.ModuleList, torch.optim.Optimizer, torch.Tensor, torch.Tensor]
+
+
+def actor_critic(device: str, **options: Any) -> ActorCritic:
+    """A small actor and critic, their optimizer, which has these options, observations and returns."""
+    torch.manual_seed(1)
+    net = nn.ModuleList([nn.Linear(8, 96), nn.LayerNorm(96), nn.Linear(96, 4), nn.Linear(96, 1)]).to(device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, **options)
+    return net, optimizer, torch.randn(256, 8, device=device), torch.randn(256, device=device)
+
+
+def policy_update(net: nn.ModuleList, optimizer: Any, observations: torch.Tensor, returns: torch.Tensor) -> None:
+    """An update as PPO makes it."""
+    body, norm, actor, critic = net
+    hidden = norm(torch.tanh(body(observations)))
+    policy = torch.distributions.Categorical(logits=actor(hidden), validate_args=False)  # which would wait for a GPU
+    actions = policy.sample()
+    ratio = (policy.log_prob(actions) - policy.log_prob(actions).detach()).exp()
+    surrogate = torch.min(ratio * returns, ratio.clamp(0.8, 1.2) * returns)
+    loss = (critic(hidden).squeeze(1) - returns).pow(2).mean() - surrogate.mean() - policy.entropy().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+    optimizer.step()
+
+
 def _training(**options: bool) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -13,31 +13,18 @@ import pytest
 import torch
 from children import in_thread
 from host_as_device import HostAccelerator, host_as_device
+from op_programs import actor_critic, policy_update
 from recorded import Record, Recorded
-from torch import nn
 
 import rltrace
 
 
 def _update() -> None:
-    """Clipped policy gradients on a small actor-critic, with what optimizers do, foreach and fused."""
-    torch.manual_seed(1)
-    body, actor, critic = nn.Linear(8, 96), nn.Linear(96, 4), nn.Linear(96, 1)
-    net = nn.ModuleList([body, actor, critic, nn.LayerNorm(96)])
+    """Updates of a small actor-critic, with what optimizers do, foreach and fused."""
     for options in ({"foreach": True}, {"fused": True}):
-        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, **options)
-        observations, returns = torch.randn(256, 8), torch.randn(256)
+        parts = actor_critic("cpu", **options)
         for _ in range(2):
-            hidden = net[3](torch.tanh(body(observations)))
-            policy = torch.distributions.Categorical(logits=actor(hidden))
-            actions = policy.sample()
-            ratio = (policy.log_prob(actions) - policy.log_prob(actions).detach()).exp()
-            surrogate = torch.min(ratio * returns, ratio.clamp(0.8, 1.2) * returns)
-            loss = (critic(hidden).squeeze(1) - returns).pow(2).mean() - surrogate.mean() - policy.entropy().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-            optimizer.step()
+            policy_update(*parts)
 
 
 def _overwritten() -> None:
