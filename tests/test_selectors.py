@@ -27,73 +27,44 @@ def selects(*texts: str, op: Facts = OP) -> bool:
     return parse_selectors(texts).matches(op)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "all",
-        " all ",
-        "op=aten.addmm.default",
-        "op=aten.addmm",
-        "op=addmm",
-        "op=addmm.default",
-        "op=*mm",
-        "op=aten.[ab]ddmm",
-        "op=aten.[!x]ddmm",
-        "op=aten.[a-c]ddmm",
-        "module=policy.*",
-        "module=policy.mlp_extractor.polic?_net.0",
-        "site=ppo.py",
-        "site=ppo/ppo.py:train",
-        "site=stable_baselines3/ppo/ppo.py:PPO.train",
-        "site=*:PPO.*",
-        "site=train.py:main",
-        "phase=backward",
-        "stream=rank0/*",
-        "step=105",
-        "step=100:",
-        "step=:106",
-        "step=105:106",
-        "nth=0",
-        "kernel=*avx512*",
-        r"kernel=void gemm<float\, 4>(int)",
-        "op=addmm,phase=backward",
-        " op = addmm , phase = backward ",
-    ],
-)
+def texts_of(asked: dict[str, list[str]]) -> list[str]:
+    """``asked``: by key, what is asked of it."""
+    return [f"{key}={value}" for key, values in asked.items() for value in values]
+
+
+FINDING = {
+    "op": ["aten.addmm.default", "aten.addmm", "addmm", "addmm.default", "*mm", "aten.[ab]ddmm", "aten.[!x]ddmm"],
+    "module": ["policy.*", "policy.mlp_extractor.polic?_net.0"],
+    "site": ["ppo.py", "ppo/ppo.py:train", "stable_baselines3/ppo/ppo.py:PPO.train", "*:PPO.*", "train.py:main"],
+    "phase": ["backward"],
+    "stream": ["rank0/*"],
+    "step": ["105", "100:", ":106", "105:106"],
+    "nth": ["0"],
+    "kernel": ["*avx512*", r"void gemm<float\, 4>(int)"],
+}
+LEAVING_OUT = {
+    "op": ["aten.mm", "ADDMM", "ddmm", "aten.[!a]ddmm", "addmm,phase=forward"],
+    "module": ["policy"],
+    "site": ["po.py", "ppo.py:main", "train.py:train"],
+    "phase": ["back"],
+    "stream": ["rank0"],
+    "step": ["106", ":105", "106:"],
+    "nth": ["1:"],
+    "kernel": ["avx512"],
+}
+OTHERS = ["all", " all ", "op=aten.[a-c]ddmm", "op=addmm,phase=backward", " op = addmm , phase = backward "]
+
+
+@pytest.mark.parametrize("text", [*texts_of(FINDING), *OTHERS])
 def test_selects(text: str) -> None:
     """Each key, glob form, short form and range finds the op."""
     assert selects(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "op=aten.mm",
-        "op=ADDMM",
-        "op=ddmm",
-        "op=aten.[!a]ddmm",
-        "module=policy",
-        "module=",
-        "site=po.py",
-        "site=ppo.py:main",
-        "site=train.py:train",
-        "phase=back",
-        "stream=rank0",
-        "step=106",
-        "step=:105",
-        "step=106:",
-        "nth=1:",
-        "kernel=avx512",
-        "op=addmm,phase=forward",
-    ],
-)
+@pytest.mark.parametrize("text", texts_of(LEAVING_OUT))
 def test_leaves_out(text: str) -> None:
     """A pattern has to match the whole name, and each condition of a selector has to hold."""
-    if text.endswith("="):
-        with pytest.raises(SelectorError):
-            parse_selectors([text])
-    else:
-        assert not selects(text)
+    assert not selects(text)
 
 
 def test_comma_is_and_repetition_is_or() -> None:
@@ -122,6 +93,7 @@ def test_everything_is_known_as_such() -> None:
         ("opp=addmm", 0, "no key 'opp'"),
         ("op=addmm,modul=x", 9, "no key 'modul'"),
         ("op=", 3, "missing after 'op='"),
+        ("module=", 7, "missing after 'module='"),
         ("op=addmm,", 9, "key=glob"),
         ("op=addmm,all", 9, "'all' cannot be combined"),
         ("step=a:3", 5, "number"),

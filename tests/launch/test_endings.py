@@ -166,22 +166,15 @@ WAYS = {
 since the last commit, which is all of them in so short a program."""
 
 
-def launched(folder: Path) -> tuple[subprocess.CompletedProcess[str], Trace]:
-    """What the program printed, and its trace."""
-    (folder / "program.py").write_text(WORK + PROGRAM)
-    (folder / "other.py").write_text("import torch\ntorch.ones(2).tan()\n")
+def test_every_ending(tmp_path: Path) -> None:
+    """Weights, output and statuses are those without a recorder; the trace has state, ops and ending of each."""
+    (tmp_path / "program.py").write_text(WORK + PROGRAM)
+    (tmp_path / "other.py").write_text(OTHER)
     command = [RLTRACE, "record", "--quiet", "-o", "t.zarr", "--", sys.executable, "program.py"]
     # a forked child has whatever its parent has not written yet
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    return result, open_trace(folder / "t.zarr")
-
-
-def test_every_ending(tmp_path: Path) -> None:
-    """Weights, output and statuses are those without a recorder; the trace has state, ops and ending of each."""
-    result, trace = launched(tmp_path)
-    the_programs_own(result)
-    every_child_is_in_the_trace(trace)
+    the_programs_own(subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True))
+    every_child_is_in_the_trace(open_trace(tmp_path / "t.zarr"))
 
 
 def the_programs_own(result: subprocess.CompletedProcess[str]) -> None:

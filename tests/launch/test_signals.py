@@ -133,6 +133,18 @@ def test_signal_while_another_is_passed_on(tmp_path: Path) -> None:
     assert (sorted(result.stdout.split()), result.stderr) == (["SIGHUP", "SIGTERM"], "")
 
 
+def at_terminal(folder: Path, words: list[str]) -> tuple[int, int, bytes]:
+    """The launcher's pid, its terminal and what this shows by the time at which the program is ready."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execv(RLTRACE, words)
+    shown = b""
+    while b"ready\r\n" not in shown:
+        shown += os.read(terminal, 1024)
+    return pid, terminal, shown
+
+
 def test_interrupt_at_a_terminal(tmp_path: Path) -> None:
     """Ctrl-C on a terminal: the program gets its one KeyboardInterrupt, cleans up, and the launcher ends like it."""
     code = (
@@ -140,13 +152,7 @@ def test_interrupt_at_a_terminal(tmp_path: Path) -> None:
         "    while not select.select([sys.stdin], [], [], 0.1)[0]:\n        pass\n"  # a read may begin after the signal
         "except KeyboardInterrupt:\n    print('cleaned up', flush=True)\n    raise\n"
     )
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(tmp_path)
-        os.execv(RLTRACE, line(code))
-    shown = b""
-    while b"ready" not in shown:
-        shown += os.read(terminal, 1024)
+    pid, terminal, shown = at_terminal(tmp_path, line(code))
     os.write(terminal, b"\x03")
     try:
         while piece := os.read(terminal, 1024):
@@ -167,14 +173,7 @@ def test_a_terminal_that_hangs_up(tmp_path: Path) -> None:
         "os.kill(os.getppid(), signal.SIGUSR1)\nsignal.sigwait([signal.SIGUSR1])\n"  # taken up after it
         "os._exit(6 if signal.SIGHUP in signal.sigpending() else 5)\n"
     )
-    pid, terminal = pty.fork()
-    if pid == 0:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run with it ignored
-        os.chdir(tmp_path)
-        os.execv(RLTRACE, [word for word in line(code) if word != "--quiet"])
-    shown = b""
-    while b"ready\r\n" not in shown:
-        shown += os.read(terminal, 1024)
+    pid, terminal, _ = at_terminal(tmp_path, [word for word in line(code) if word != "--quiet"])
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 5

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,17 @@ for number in source:
 """
 
 
+def stopped(folder: Path, text: str, *words: str) -> tuple[Any, ...]:
+    """How a program ended that was stopped after its second step, and its processes, of which none is left."""
+    program, trace = folder / "train.py", folder / "t.zarr"
+    program.write_text(text)
+    create_trace(trace, {"command": ["train.py", *words]})
+    ending = run([sys.executable, str(program), *words], RecordOptions(str(trace), until=1), {})
+    starts = [parse_start(path.read_bytes()) or {} for path in (trace / "starts").glob("*.json")]
+    assert not any(map(is_alive, starts))
+    return ending, *open_trace(trace).processes
+
+
 @pytest.mark.parametrize(
     ("kind", "descendants", "others"),
     [("workers", 1, ["stopped"]), ("thread", 0, []), ("shell", 2, []), ("loader", None, ["complete", "stopped"])],
@@ -76,18 +88,11 @@ def test_what_was_stopped_is_ended(
     """The trace is that of a stopped program, whole, with its workers' rows; nothing is left; and it is said. A program
     that ends by itself (``descendants`` None) is left alone."""
     monkeypatch.setattr(launch_run, "GRACE_SECONDS", 0.5 if descendants is not None else 60.0)
-    program, trace = tmp_path / "train.py", tmp_path / "t.zarr"
-    program.write_text(PROGRAM)
-    create_trace(trace, {"command": [kind]})
-    ending = run([sys.executable, str(program), kind], RecordOptions(str(trace), until=1), {})
-    found = open_trace(trace)
-    main, *rest = found.processes
+    ending, main, *rest = stopped(tmp_path, PROGRAM, kind)
     assert (main.state, main.why, len(main.steps)) == ("stopped", "--until 1 ended it", 2)
     assert all(process.state in others for process in rest)
     assert len(rest) == bool(others)
     assert all(process.after_op for process in rest)
-    starts = [parse_start(path.read_bytes()) or {} for path in (trace / "starts").glob("*.json")]
-    assert not any(map(is_alive, starts))
     if descendants is None:
         assert (ending.stopped.ended, ending.stopped.said()) == (0, "")
     else:
@@ -119,17 +124,11 @@ if __name__ == "__main__":
 def test_what_waits_for_a_stopped_process_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The learner is stopped after its step, and the driver, which waits for what it would send, is ended."""
     monkeypatch.setattr(launch_run, "GRACE_SECONDS", 2.0)
-    program, trace = tmp_path / "train.py", tmp_path / "t.zarr"
-    program.write_text(LEARNER)
-    create_trace(trace, {"command": ["train.py"]})
-    ending = run([sys.executable, str(program)], RecordOptions(str(trace), until=1), {})
-    main, learner = open_trace(trace).processes
+    ending, main, learner = stopped(tmp_path, LEARNER)
     assert (learner.state, len(learner.steps)) == ("stopped", 2)
     assert main.after_op
     assert (ending.stopped.ended, ending.stopped.waited) == (0, 1)
     assert ending.stopped.said() == "a process was stopped, and the others did nothing for 2 s: 1 process was ended"
-    starts = [parse_start(path.read_bytes()) or {} for path in (trace / "starts").glob("*.json")]
-    assert not any(map(is_alive, starts))
 
 
 def test_descendants() -> None:

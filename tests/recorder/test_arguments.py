@@ -33,23 +33,8 @@ def test_labels_for_people_are_no_arguments(record: Record) -> None:
 
 
 SCALARS: list[Any] = [
-    1,
-    True,
-    1.0,
-    0,
-    False,
-    0.0,
-    -0.0,
-    -1,
-    2**31,
-    2**63 - 1,
-    -(2**63),
-    1e300,
-    math.inf,
-    -math.inf,
-    math.nan,
-    1 + 0j,
-    0j,
+    *(1, True, 1.0, 0, False, 0.0, -0.0, -1, 2**31, 2**63 - 1, -(2**63)),
+    *(1e300, math.inf, -math.inf, math.nan, 1 + 0j, 0j),
 ]
 
 

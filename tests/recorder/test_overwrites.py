@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,9 @@ GIVEN_NONSENSE = {
 """Do not check arguments that no caller gives them together, and then leave part of their result as it was."""
 
 TRIES = 8
+
+DOES_NOT_FIT = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
+"""What ops raise for arguments that were guessed wrong."""
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -55,7 +59,7 @@ def tried(op: OpOverload, names: list[str]) -> bool | None:
             pairs = (tuple(outcomes(op, example, dict(zip(names, dtypes, strict=False)))) for _ in range(TRIES))
             try:
                 pair = next(pairs)
-            except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+            except DOES_NOT_FIT:
                 continue
             if sum(t.numel() for t in flat(pair[0])):
                 return same_bytes(*pair) or any(same_bytes(*again) for again in pairs)
@@ -69,6 +73,22 @@ def test_no_out_argument_is_read() -> None:
     assert sum(equal is True for equal in found.values()) > 500
 
 
+def pairs_over(op: OpOverload, places: list[int]) -> Iterator[list[tuple[Any, list[Any]]]]:
+    """Of each call that works, over memory of one byte and of another at these places: what it returns, and they."""
+    for example in examples(op):
+        pair = []
+        for byte in (0x55, 0xAA):
+            args, kwargs = example.fresh()
+            for place in places:
+                given = [filled(t.shape, t.dtype, byte) for t in flat(args[place])]
+                args[place] = given if isinstance(args[place], list) else given[0]
+            torch.manual_seed(0)
+            with contextlib.suppress(*DOES_NOT_FIT):
+                pair.append((op(*args, **kwargs), [args[place] for place in places]))
+        if len(pair) == 2:
+            yield pair
+
+
 def test_the_table_of_overwrites_is_right() -> None:
     """Every overload of every op in it gives the same over other bytes."""
     seen = set()
@@ -76,22 +96,9 @@ def test_the_table_of_overwrites_is_right() -> None:
         if op._schema.name not in OVERWRITES or any(a.is_out for a in op._schema.arguments):
             continue
         written = [name for name, unread in make_plan(0, op).writes.items() if unread]
-        for example in examples(op):
-            places = [i for i, a in enumerate(op._schema.arguments) if a.name in written]
-            results = []
-            for byte in (0x55, 0xAA):
-                args, kwargs = example.fresh()
-                for place in places:
-                    given = [filled(t.shape, t.dtype, byte) for t in flat(args[place])]
-                    args[place] = given if isinstance(args[place], list) else given[0]
-                torch.manual_seed(0)
-                try:
-                    results.append((op(*args, **kwargs), [args[place] for place in places]))
-                except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
-                    break
-            if len(results) == 2:
-                assert same_bytes(*results), (op, example)
-                seen.add(op._schema.name)
+        for pair in pairs_over(op, [i for i, a in enumerate(op._schema.arguments) if a.name in written]):
+            assert same_bytes(*pair), op
+            seen.add(op._schema.name)
     assert seen == OVERWRITES
 
 
@@ -101,19 +108,9 @@ def test_the_table_of_ops_that_read_only_a_shape_is_right() -> None:
     for op in overloads():
         if not make_plan(0, op).shape_only or any(a.is_out for a in op._schema.arguments):
             continue
-        for example in examples(op):
-            results = []
-            for byte in (0x55, 0xAA):
-                args, kwargs = example.fresh()
-                args[0] = filled(args[0].shape, args[0].dtype, byte)
-                torch.manual_seed(0)
-                try:
-                    results.append(op(*args, **kwargs))
-                except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
-                    break
-            if len(results) == 2:
-                assert same_bytes(*results), (op, example)
-                seen |= SHAPE_ONLY & {op._schema.name, f"{op._schema.name}.{op._schema.overload_name}"}
+        for (one, _), (other, _) in pairs_over(op, [0]):
+            assert same_bytes(one, other), op
+            seen |= SHAPE_ONLY & {op._schema.name, f"{op._schema.name}.{op._schema.overload_name}"}
     assert seen == SHAPE_ONLY
 
 

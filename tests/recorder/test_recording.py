@@ -35,6 +35,10 @@ def noting_part(calls: list[str], name: str) -> RecordingPart:
     return RecordingPart(**{turn: partial(calls.append, f"{turn} {name}") for turn in turns})  # type: ignore[arg-type]
 
 
+def refuse() -> None:
+    raise LookupError("mine")
+
+
 def test_parts_end_in_the_opposite_order(make: Make, tmp_path: Path) -> None:
     """Each falls asleep before it is undone; a second end does nothing."""
     recording, calls = make(), list[str]()
@@ -62,10 +66,6 @@ def test_a_recording_that_is_asleep_commits_what_it_has(make: Make) -> None:
 def test_a_part_that_cannot_begin_undoes_the_others(make: Make, tmp_path: Path) -> None:
     """The recording has failed, and says why; what the part has left is undone, too."""
     recording, calls = make(), list[str]()
-
-    def refuse() -> None:
-        raise LookupError("mine")
-
     recording.start([noting_part(calls, "a"), RecordingPart(install=refuse), noting_part(calls, "b")])
     assert recording.is_over and recording.failure == "LookupError: mine"
     assert calls[:3] == ["install a", "stop a", "stop b"] and "uninstall a" in calls
@@ -76,10 +76,6 @@ def test_a_part_that_cannot_begin_undoes_the_others(make: Make, tmp_path: Path) 
 def test_a_part_that_fails_as_it_ends_keeps_no_other_from_it(make: Make, tmp_path: Path) -> None:
     """Nothing is raised, and the trace is not complete."""
     recording, calls = make(), list[str]()
-
-    def refuse() -> None:
-        raise LookupError("mine")
-
     recording.start([noting_part(calls, "a"), RecordingPart(uninstall=refuse)])
     recording.finish()
     assert "uninstall a" in calls and calls[-1] == "close a"

@@ -20,31 +20,15 @@ PAYLOADS: dict[str, Any] = {
     "kernels": [{}, {"library": "MKL", "threads": 2}, {"names": ["void gemm(int)", "relu"]}, {"library": "ATen"}],
 }
 
-CONDITIONS = st.sampled_from(
-    [
-        "op=add",
-        "op=aten.add*",
-        "op=*m*",
-        "op=mylib.attention",
-        "op=environment-step",
-        "op=*",
-        "module=policy.*",
-        "module=[!p]*",
-        "site=ppo.py",
-        "site=train.py:main",
-        "site=*:train",
-        "kernel=*gemm*",
-        "kernel=MKL*",
-        "phase=backward",
-        "phase=f*",
-        "stream=rank0/*",
-        "stream=x",
-        "step=2",
-        "step=1:3",
-        "step=3:",
-        "nth=0",
-        "nth=1:",
-        "nth=:2",
-    ]
-)
-SELECTORS = st.lists(st.lists(CONDITIONS, min_size=1, max_size=3).map(",".join) | st.just("all"), max_size=3)
+CONDITIONS = {
+    "op": ["add", "aten.add*", "*m*", "mylib.attention", "environment-step", "*"],
+    "module": ["policy.*", "[!p]*"],
+    "site": ["ppo.py", "train.py:main", "*:train"],
+    "kernel": ["*gemm*", "MKL*"],
+    "phase": ["backward", "f*"],
+    "stream": ["rank0/*", "x"],
+    "step": ["2", "1:3", "3:"],
+    "nth": ["0", "1:", ":2"],
+}
+CONDITION = st.sampled_from([f"{key}={value}" for key, values in CONDITIONS.items() for value in values])
+SELECTORS = st.lists(st.lists(CONDITION, min_size=1, max_size=3).map(",".join) | st.just("all"), max_size=3)

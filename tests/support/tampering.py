@@ -18,9 +18,7 @@ from xxhash import xxh3_64_hexdigest
 
 from rltrace.trace.format import chunk_codec
 from rltrace.trace.format.arrays import (
-    ACTIVATION_CALLS,
-    ACTIVATION_DIGESTS,
-    ACTIVATION_TENSORS,
+    ACTIVATION_ARRAYS,
     CELLS,
     ROWS,
     SERIES,
@@ -36,18 +34,8 @@ Record = dict[str, Any]
 Files = dict[str, bytes]
 """Content of every file of a trace, by its path within the trace."""
 
-SPECS = {
-    "rows": ROWS,
-    "cells": CELLS,
-    "tables": TABLES,
-    "steps": STEPS,
-    "series": SERIES,
-    "bytes": VALUE_BYTES,
-    "index": VALUE_INDEX,
-    "calls": ACTIVATION_CALLS,
-    "tensors": ACTIVATION_TENSORS,
-    "digests": ACTIVATION_DIGESTS,
-}
+ARRAYS = (ROWS, CELLS, TABLES, STEPS, SERIES, VALUE_BYTES, VALUE_INDEX, *ACTIVATION_ARRAYS)
+SPECS = {spec.name.rpartition("/")[2]: spec for spec in ARRAYS}
 
 NUMBERS = (-1, 0, 1, 2, 7, 255, 4096, 65_536, 65_537, 1 << 20, 1 << 31, 1 << 32, 1 << 48, 1 << 63, 1 << 64, 10**30)
 ODD: tuple[Any, ...] = (
@@ -190,22 +178,9 @@ def _tampered_records(content: list[Record], random_: random.Random) -> list[byt
         del content[at]
     elif how == 3:
         payloads = encoded(content)
-        payloads[at] = random_.choice(
-            [
-                b"",
-                b"{}",
-                b"[]",
-                b"null",
-                b'{"type":5}',
-                b'{"type":"end"}',
-                b'{"type":' + b"[" * 5000,
-                b"\xff",
-                b"NaN",
-                payloads[at][:-1],
-                payloads[at].replace(b",", b',"type":"commit",', 1),
-                payloads[at] * 2,
-            ]
-        )
+        own = payloads[at]
+        odd = b"", b"{}", b"[]", b"null", b'{"type":5}', b'{"type":"end"}', b'{"type":' + b"[" * 5000, b"\xff", b"NaN"
+        payloads[at] = random_.choice([*odd, own[:-1], own.replace(b",", b',"type":"commit",', 1), own * 2])
         return payloads
     else:
         content[at] = odd_value_somewhere(content[at], random_)
