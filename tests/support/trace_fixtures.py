@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from samples import small_trace
 
-from rltrace.testing import TraceBuilder, plain_entries, random_rows
+from rltrace.testing import plain_entries, random_rows
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.write.writer import ProcessWriter
@@ -24,26 +25,7 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sample(tmp_path: Path) -> Path:
-    """A small trace with everything in it: segments, tables, steps, two streams, a window, facts."""
-    return build_sample(tmp_path / "sample.zarr")
-
-
-def build_sample(path: Path) -> Path:
-    builder = TraceBuilder(path)
-    builder.window(0)
-    for step in range(3):
-        first = builder.op(
-            "aten.mm.default", inputs=[("outside", f"obs{step}")], outputs=[f"h{step}"], module=f"net.{step}"
-        )
-        noise = builder.op("aten.normal_.default", inputs=["overwritten"], rng=f"g{step}", outputs=["n"], flags=1)
-        builder.op("aten.add.Tensor", inputs=[first, noise], outputs=["s"], integers=[step], floats=[0.5 * step])
-        builder.op("aten._local_scalar_dense.default", inputs=[first], value=1.5 + step)
-        builder.end_step(parameters=f"p{step}", gradients="g", generators="r")
-        builder.commit()
-    thread = builder.stream("rank0/main/thread:loader")
-    thread.op("aten.stack.default", site=("data.py", 3, "collate", "torch.stack(batch)"), outputs=["batch"])
-    builder.fact("torch.version", "2.13")
-    return builder.finish()
+    return small_trace(tmp_path / "sample.zarr", steps=3)
 
 
 @pytest.fixture

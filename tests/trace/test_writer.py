@@ -475,7 +475,7 @@ def test_the_script_of_the_document_reads_a_trace(sample: Path) -> None:
     )
     assert done.stderr == ""
     lines = done.stdout.splitlines()
-    assert len(lines) == 13
+    assert len(lines) == 14
     assert lines[0].split()[:3] == ["0", "0", "aten.mm.default"]
     first = open_trace(sample).processes[0].streams[0].read(0, 1)
     assert lines[0].endswith(" ".join(f"{digest:016x}" for digest in first.digests.tolist()))

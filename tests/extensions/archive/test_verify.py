@@ -27,7 +27,7 @@ def test_a_whole_trace(sample: Path) -> None:
     assert (found.damage, found.notes) == ((), ())
     checked = found.processes[0]
     assert (checked.state, checked.rows, checked.rows_read, checked.rows_proved) == ("complete", 13, 13, 13)
-    assert progress == [(i, 4) for i in (1, 2, 3, 4)]
+    assert progress == [(i, 5) for i in (1, 2, 3, 4, 5)]
     assert found.chunks > 8
     assert found.bytes > 0
 
