@@ -1,4 +1,4 @@
-"""What a command line runs: found as the system finds it, named after what a person would call it."""
+"""What a command line runs, found as the system finds it, named as a person would call it; what processes inherit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from rltrace.launch.command import CommandLookup, fresh_trace, look_up, script_folder, trace_stem
+import rltrace
+from rltrace.launch.command import (
+    CommandLookup,
+    child_environment,
+    fresh_trace,
+    look_up,
+    recording_variables,
+    script_folder,
+    trace_stem,
+)
+from rltrace.recorder.base.options import RecordOptions
 
 
 @pytest.mark.parametrize(
@@ -56,3 +66,19 @@ def test_script_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert script_folder(["python", "src/train.py"]) == tmp_path / "src"
     assert script_folder(["sb3-train"]) == tmp_path
+
+
+def test_recording_variables_are_all_that_a_child_inherits(tmp_path: Path) -> None:
+    """Given to an environment with nothing else, it makes of it what the launcher made of the program's."""
+    variables = child_environment(
+        RecordOptions(str(tmp_path / "a.zarr")), {"host.cores": 2}, {"PYTHONPATH": "/home/me/lib"}
+    )
+    assert recording_variables({**variables, "HOME": "/home/me/"}) == variables
+    cached = {**variables, "RLTRACE_CACHE": "/cache"}
+    assert recording_variables({**cached, "HOME": "/home/me/"}) == cached
+
+
+def test_outside_of_a_recording_nothing_is() -> None:
+    """A program may ask whether it is recorded or not."""
+    assert recording_variables({"PYTHONPATH": "/home/me/lib"}) == {}
+    assert rltrace.environment() == {}

@@ -1,17 +1,29 @@
-"""Names of processes: the rank and the role, the same in every run."""
+"""Names of processes: the rank and the role, the same in every run; numbers of the programs that a process starts."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rltrace.recorder.base import process_names
 from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE
-from rltrace.recorder.base.process_names import RANKS, mark_children, process_name, recorded_name
+from rltrace.recorder.base.process_names import (
+    RANKS,
+    Children,
+    _program_of,
+    mark_children,
+    own_number,
+    process_name,
+    recorded_name,
+)
+from rltrace.trace.format.process_start import STARTS
+
+ASK = "import sys; from rltrace.recorder.base.process_names import own_number; print(own_number(sys.argv[1]))"
 
 
 @pytest.fixture(autouse=True)
@@ -148,3 +160,63 @@ def test_a_spawned_process_is_named_before_it_knows_what_it_runs(tmp_path: Path,
     late = ["rank0/main", "rank0/worker:4", "rank0/worker:4"]
     assert ran.stdout.split() == [*workers, *late, "rank0/pool:5", "rank0/pool:6"]
     assert ran.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (["python", "-u", "dir/evaluate.py", "--seed", "3"], "evaluate.py"),
+        ("python evaluate.py --seed 3 | tee log", "evaluate.py"),
+        (["sh", "-c", "cd x && python evaluate.py"], "evaluate.py"),
+        (["torchrun", "-m", "pack.train"], "pack.train"),
+        ([Path("/usr/bin/git"), b"status"], "git"),
+        (Path("/opt/tool"), "tool"),
+        ("an 'unfinished quote", ""),
+        ([], ""),
+        (None, ""),
+        ([3], ""),
+    ],
+)
+def test_what_runs(args: object, what: str) -> None:
+    """The script, the module, or the program."""
+    assert _program_of(args) == what
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    (tmp_path / STARTS).mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def numbered(trace: Path) -> Callable[..., str]:
+    """Start a child that says its number."""
+
+    def start(*command: object, **how: object) -> str:
+        line = [*command, sys.executable, "-c", ASK, trace]
+        result = subprocess.run([str(word) for word in line], capture_output=True, text=True, **how)
+        assert result.returncode == 0, result.stderr
+        return str(result.stdout.strip())
+
+    return start
+
+
+def test_numbers(trace: Path, numbered: Callable[..., str]) -> None:
+    """By what they run; by way of other programs, too; none outside of the watch, and what was there is put back.
+
+    Arguments that can be read once are left to the program that gave them.
+    """
+    original = subprocess.Popen.__init__
+    children = Children(str(trace), f"{os.getpid()}-x")
+    children.install()
+    children.install()
+    words = iter([sys.executable, "-c", "print('ran')"])  # arguments that can be read once
+    assert subprocess.run(words, capture_output=True, text=True).stdout == "ran\n"
+    assert [numbered(), numbered(), numbered("env", "A=b"), numbered("env", "A=c")] == ["1", "2", "1", "2"]
+    assert numbered("sh", "-c", '"$@"; exit $?', "sh") == "1"
+    with pytest.raises(FileNotFoundError):
+        subprocess.run(["no-such-program"])
+    children.uninstall()
+    assert subprocess.Popen.__init__ is original
+    assert numbered() == "None"
+    assert own_number(str(trace)) is None

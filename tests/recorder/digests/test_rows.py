@@ -1,4 +1,4 @@
-"""Rows of ops on a device in the cases in which their digests cannot simply be read back."""
+"""Rows of ops on a device in the cases in which their digests cannot simply be read back, and captures of graphs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from host_as_device import HostAccelerator, HostGraph, host_as_device
 from recorded import Record, digest_of
 
 from rltrace.recorder.core.op_info import NON_BLOCKING, Role, make_plan, plan_of_call
+from rltrace.recorder.digests import rng_state, tensor_digest
+from rltrace.recorder.digests.cuda_graphs import is_captured
 from rltrace.recorder.digests.layouts import Layout
 from rltrace.recorder.digests.readback import ReadBack
-from rltrace.trace.format.schema import Origin
+from rltrace.recorder.digests.rng_state import RngUse
+from rltrace.recorder.session import optimizer_steps
+from rltrace.trace.format.schema import Generator, Origin, Step, StepFlag
 
 
 def test_nothing_is_asked_of_a_device_while_a_graph_is_captured(record: Record) -> None:
     """Rows of a capture have no digests, which is said: they are marked. Those before and after have theirs."""
     accelerator = HostAccelerator()
     asked: list[tuple[int, int]] = []
-
-    def program() -> None:
+    with host_as_device(accelerator), record.block() as found:
         first = torch.ones(5).mul(2)
         graph = HostGraph(accelerator)
         graph.capture_begin()
@@ -32,9 +35,6 @@ def test_nothing_is_asked_of_a_device_while_a_graph_is_captured(record: Record) 
         asked.append((len(accelerator.copies), accelerator.waits))
         graph.capture_end()
         first.div(2)
-
-    with host_as_device(accelerator):
-        found = record(program)
     assert asked[0] == asked[1]
     captured = [row for row in found.rows if row.op.split(".")[1] in ("add", "sub_", "_foreach_mul_", "randn")]
     assert len(captured) == 4
@@ -49,8 +49,7 @@ def test_after_a_replay_no_op_is_known_to_have_written_what_the_graph_writes(rec
     """Who reads it digests it; what the graph does not write keeps its writer."""
     accelerator = HostAccelerator()
     kept: list[torch.Tensor] = []
-
-    def program() -> None:
+    with host_as_device(accelerator), record.block() as found:
         given, other = torch.ones(5).mul(2), torch.ones(5).mul(3)
         graph = HostGraph(accelerator, lambda: result.fill_(7))
         graph.capture_begin()
@@ -64,9 +63,6 @@ def test_after_a_replay_no_op_is_known_to_have_written_what_the_graph_writes(rec
         result.sqrt()
         other.tan()
         kept.append(result)
-
-    with host_as_device(accelerator):
-        found = record(program)
     seven, three = digest_of(torch.full((5,), 7.0)), digest_of(torch.full((5,), 3.0))
     [before] = found.one("neg").inputs
     assert (before.origin, before.digest) == (Origin.UNKNOWN, three)  # the capture computed nothing, for all we know
@@ -82,14 +78,11 @@ def test_after_a_replay_no_op_is_known_to_have_written_what_the_graph_writes(rec
 def test_a_graph_whose_capture_was_not_followed_may_write_anything(record: Record) -> None:
     """Every link after its replay is read."""
     accelerator = HostAccelerator()
-
-    def program() -> None:
+    with host_as_device(accelerator), record.block() as found:
         other = torch.ones(5).mul(3)
         HostGraph(accelerator).replay()
         other.tan()
-
-    with host_as_device(accelerator):
-        [link] = record(program).one("tan").inputs
+    [link] = found.one("tan").inputs
     assert (link.origin, link.digest) == (Origin.UNKNOWN, digest_of(torch.full((5,), 3.0)))
 
 
@@ -117,16 +110,12 @@ def test_a_capture_that_does_not_begin_leaves_the_gate_open(record: Record) -> N
 def test_a_device_that_fails_costs_digests_and_no_rows(record: Record) -> None:
     """Rows that were on their way then are marked; the recording does not break off, nor does it raise."""
     accelerator = HostAccelerator()
-
-    def program() -> None:
+    with host_as_device(accelerator, buffers=2, words=100), record.block() as found:
         for n in range(40):
             torch.full((60,), float(n)).add_(1)
         accelerator.failed = True
         for n in range(40):
             torch.full((60,), float(n)).mul_(2)
-
-    with host_as_device(accelerator, buffers=2, words=100):
-        found = record(program)
     assert len(found.named("add_")) == len(found.named("mul_")) == 40
     known = [row for row in found.rows if not row.marked]
     assert 30 < len(known) < 80 and all(row.name in ("full", "add_") for row in known)
@@ -138,17 +127,13 @@ def test_a_device_that_fails_costs_digests_and_no_rows(record: Record) -> None:
 def test_a_copy_to_the_host_that_does_not_wait_has_the_digest_of_what_is_copied(record: Record) -> None:
     """It is not there yet; each op that reads it digests it. Of a conversion it is not known."""
     copy = torch.ops.aten._to_copy.default
-
-    def program() -> None:
+    with host_as_device(), record.block() as found:
         there = torch.ones(5).mul(2)
         here = copy(there, device="cpu", non_blocking=True)
         here.exp()
         here.log()
         copy(there, dtype=torch.float64, device="cpu", non_blocking=True)
         copy(there, device="cpu", non_blocking=False)
-
-    with host_as_device():
-        found = record(program)
     same, converted, waited = found.named("_to_copy")
     two = digest_of(torch.full((5,), 2.0))
     assert (same.outputs, same.marked, waited.outputs, waited.marked) == ([two], False, [two], False)
@@ -233,3 +218,38 @@ def test_recorded_values_are_compared_with_their_digest_at_once(record: Record) 
         assert value.numbers.tolist() == [2.0 * n] * 9
     assert [row.outputs for row in found.rows] == [row.outputs for row in rowed.rows]
     assert not any(row.marked or row.outputs == [0] for row in found.rows if row.name != "full")
+
+
+def test_a_generator_is_not_asked_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the one that is given nor the device's own; its number is not said, and the row has the digest 0."""
+    monkeypatch.setattr(rng_state, "is_captured", lambda _: True)
+    assert RngUse().before_op((), {"generator": torch.Generator()}) == (0, Generator.UNKNOWN)
+    assert RngUse().before_op((), {"device": torch.device("meta")}) == (0, Generator.UNKNOWN)
+
+
+def test_an_attempt_within_a_capture_has_no_digests(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optimizer's step that is captured computes nothing: its parameters have no digest, which is said."""
+    parameter = torch.ones(3, requires_grad=True, device="meta")  # any device that is not the CPU
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    captured: list[bool] = []
+    monkeypatch.setattr(optimizer_steps, "is_captured", lambda _: bool(captured))
+    with record.block(level="step") as got:
+        for _ in range(2):
+            parameter.sum().backward()
+            optimizer.step()
+            captured.append(True)
+    first, second = got.steps
+    assert first[Step.FLAGS] & StepFlag.DIGESTED and first[Step.PARAMETERS]
+    assert not second[Step.FLAGS] & StepFlag.DIGESTED and not second[Step.PARAMETERS]
+
+
+def test_a_tensor_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 stands in place of a digest. A device that can no longer be asked counts as one that must not be."""
+
+    def failing() -> bool:
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(tensor_digest, "is_captured", lambda _: True)
+    assert digest_of(torch.ones(3, device="meta")) == 0  # any tensor that is not the CPU's
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", failing)
+    assert is_captured(torch.device("cuda")) and not is_captured(torch.device("cpu"))

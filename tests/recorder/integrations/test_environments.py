@@ -1,4 +1,4 @@
-"""Environments of Gymnasium: an event for each reset and step that the program makes, under any wrapper."""
+"""Environments of Gymnasium: events of each that the program makes, of its resets and its steps, under any wrapper."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 from recorded import Record
 from toy_environments import Doubled, Walk, events
@@ -19,6 +20,9 @@ from toy_environments import Doubled, Walk, events
 from rltrace.digest import digest_buffer, seed_of
 from rltrace.trace.format.events import NONE
 from rltrace.trace.format.schema import Kind
+
+MADE = (Kind.ENVIRONMENT_MADE,)
+BOTH = (*MADE, Kind.ENVIRONMENT_RESET)
 
 
 def digest(values: list[float]) -> int:
@@ -67,17 +71,6 @@ def test_an_environment_has_one_number_under_any_wrapper_and_each_its_own(record
     found = events(got)
     assert [event.what.split()[-1] for event in found] == ["0", "1", "1", "1"]
     assert [event.owner for event in found] == ["CartPole-v1", "Walk", "Walk", "Walk"]
-
-
-def test_environments_of_an_environment_are_its_own_business(record: Record) -> None:
-    class Two(gymnasium.Env[Any, Any]):
-        def __init__(self) -> None:
-            self.inside = [Walk(), Walk()]
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            return np.concatenate([env.reset()[0] for env in self.inside]), {}
-
-    assert [event.owner for event in events(record(lambda: Two().reset()))] == ["Two"]
 
 
 def test_a_class_defined_while_recording_is_known_and_may_call_its_base(record: Record) -> None:
@@ -328,3 +321,77 @@ def test_environments_of_other_libraries(record: Record, monkeypatch: pytest.Mon
     assert parallel.cells["seed"] == 5
     expected = {"action.a", "action.b", "observation.a", "observation.b", "reward", "terminated", "truncated"}
     assert set(joint.compared) == expected and set(parallel.compared) == {"observation.a", "observation.b"}
+
+
+def test_each_environment_is_recorded_once_and_its_resets_have_its_number(record: Record) -> None:
+    """Whatever wrappers are around it; the line is the program's own, below it the library's."""
+    with record.block() as got:
+        TimeLimit(Doubled(Walk(length=3)), 5)
+        env = gymnasium.make("CartPole-v1")
+        Doubled(env).reset(seed=0)
+        SyncVectorEnv([Walk, Walk])
+    found = events(got, BOTH)
+    assert [(event.kind.name, event.owner, event.cells["made"]) for event in found] == [
+        ("ENVIRONMENT_MADE", "Walk", 1),
+        ("ENVIRONMENT_MADE", "CartPoleEnv", 2),
+        ("ENVIRONMENT_RESET", "CartPole-v1", 2),
+        ("ENVIRONMENT_MADE", "Walk", 3),
+        ("ENVIRONMENT_MADE", "Walk", 4),
+        ("ENVIRONMENT_MADE", "SyncVectorEnv", 5),
+    ]
+    assert found[0].row.line == "TimeLimit(Doubled(Walk(length=3)), 5)"
+    assert found[1].row.line == 'env = gymnasium.make("CartPole-v1")'
+
+
+class Logged(Walk):
+    def __init__(self, length: int, folder: str = "", hook: Any = None, start: Any = None, **more: Any) -> None:
+        super().__init__(length)
+
+
+def test_arguments_are_recorded_and_absolute_paths_are_not(record: Record) -> None:
+    def arguments(*args: Any, **kwargs: Any) -> int:
+        (event,) = events(record(lambda: Logged(*args, **kwargs)), MADE)
+        return int(event.compared["arguments"])
+
+    assert arguments(5, folder="/tmp/run-1") == arguments(5, folder="/tmp/run-2") != arguments(6, folder="/tmp/run-1")
+    assert arguments(length=5) != arguments(5, "logs")
+
+
+def test_environments_of_an_environment_are_its_own_business_and_those_that_fail_are_none(record: Record) -> None:
+    class Two(Walk):
+        def __init__(self) -> None:
+            self.inside = [Walk(), Walk()]
+            super().__init__()
+
+        def reset(self, **given: Any) -> Any:
+            self.inside.append(Walk())
+            return np.concatenate([env.reset()[0] for env in self.inside]), {}
+
+    class Broken(Walk):
+        def __init__(self) -> None:
+            raise KeyError("its own")
+
+    with record.block() as got:
+        with pytest.raises(KeyError) as caught:
+            Broken()
+        assert caught.value.__context__ is None
+        Two().reset(seed=0)
+        Walk()
+    assert [event.owner for event in events(got, MADE)] == ["Two", "Walk"]
+    assert [event.owner for event in events(got)] == ["Two"]
+
+
+def test_arguments_and_wrappers_are_recorded_in_words(record: Record) -> None:
+    """By name, with defaults, and without what differs between unchanged runs: addresses, absolute paths, elements."""
+    with record.block() as got:
+        env = Logged(5, "/tmp/run-1", hook=lambda: 0, start=np.ones(3), names=["a", "b"], same=[1.5, 1.5])
+        TimeLimit(Doubled(env), 5).reset(seed=0)
+    made, reset = events(got, BOTH)
+    assert made.texts == {
+        "length": "5",
+        "folder": "'a path'",
+        "hook": "<lambda>",
+        "start": "ndarray",
+        "more": "{'names': ['a', 'b'], 'same': 2 × 1.5}",
+    }
+    assert reset.texts == {"wrappers": "TimeLimit(max_episode_steps=5) > Doubled()"}
