@@ -95,11 +95,7 @@ def test_no_public_class_has_the_name_of_another() -> None:
 LIMIT = 7
 """Parameters of a function, ``self`` aside."""
 
-LONGER = {
-    "rltrace.testing.builder.end_step",
-    "rltrace.testing.builder.event",
-    "rltrace.testing.builder.op",
-}
+LONGER = {"rltrace.testing.builder.end_step", "rltrace.testing.builder.event", "rltrace.testing.builder.op"}
 """Functions with more. Those of the builder stay: their keywords are the fields of what a test writes."""
 
 

@@ -46,13 +46,8 @@ class Core:
     def python(self, *words: object) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile the copy anew
-        return subprocess.run(
-            [sys.executable, *map(str, words)],
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+        command = [sys.executable, *map(str, words)]
+        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")

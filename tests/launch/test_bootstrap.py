@@ -321,9 +321,7 @@ def test_processes_of_the_compiler_are_no_part_of_the_program(bench: Bench) -> N
 
 def test_the_compiler_starts_its_processes_so() -> None:
     """The torch that is installed has what they are recognized by."""
-    spec = find_spec("torch")
-    assert spec.origin is not None
-    inductor = Path(spec.origin).parent / "_inductor"
+    inductor = Path(find_spec("torch").origin).parent / "_inductor"
     assert PROBE in (inductor / "cpu_vec_isa.py").read_text(encoding="utf-8")
     assert (inductor / "compile_worker" / "__main__.py").is_file()
 

@@ -135,10 +135,8 @@ def test_descendants() -> None:
     """Children and theirs, by pid, each with its start time; none of those of others."""
     both = "exec 3<&0; cat <&3 & cat"  # a shell gives what is in the background an empty input otherwise
     with subprocess.Popen(["sh", "-c", both], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdin is not None
         child.stdin.write(b"x\n")
         child.stdin.flush()
-        assert child.stdout is not None
         child.stdout.readline()
         found, of_child = descendants(os.getpid()), descendants(child.pid)
         assert of_child and set(of_child) < set(found)

@@ -49,9 +49,7 @@ def build(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engin
     """What would be built here by the script, headers or not."""
     compiler(tmp_path, monkeypatch)
     record = fitting_record()
-    folder = torch_folder()
-    assert folder is not None
-    return EngineBuild(record.target, find_compiler(), "", record.sources, folder, tmp_path)
+    return EngineBuild(record.target, find_compiler(), "", record.sources, torch_folder(), tmp_path)
 
 
 # --- the key ----------------------------------------------------------------------------------------------------------
@@ -141,7 +139,6 @@ def test_the_log_of_jax_programs(build: EngineBuild, tmp_path: Path, monkeypatch
     (tmp_path / "version.py").write_text("_version = '0.10.2'\n")
     monkeypatch.setattr(log_library, "jaxlib_folder", lambda: tmp_path)
     path = log_library.build()
-    assert path is not None
     assert path.name.startswith("jaxlib0.10.2-")
     path.write_text("kept")
     assert log_library.build() == path

@@ -71,8 +71,7 @@ def train(at: At) -> list[torch.Tensor]:
 def recorded(path: Path, at: At | None = None, **options: object) -> list[torch.Tensor]:
     """Final weights of the program, recorded as the options say."""
     with recording(RecordOptions(str(path), **options), force=False):
-        session = current_session()
-        session.end_stacks_at(recorded.__code__)  # tests call it from different lines
+        current_session().end_stacks_at(recorded.__code__)  # tests call it from different lines
         return train(at or {})
 
 

@@ -80,7 +80,7 @@ def frames(row: Row) -> list[tuple[str, str, str]]:
 
 
 def test_the_innermost_user_frame_comes_first(record: Record, load: Load) -> None:
-    """File, function, line and source text; the callers behind it in order."""
+    """File, qualified function, line and source text; the callers behind it in order."""
     program = load(PROGRAM)
     got = record(program.main)
     row = got.one("cos")
@@ -91,6 +91,9 @@ def test_the_innermost_user_frame_comes_first(record: Record, load: Load) -> Non
     ]
     assert row.stack[0]["line"] == 9
     assert row.stack[0]["path"].endswith("here/program.py")
+    names = {row.name: row.stack[0]["function"] for row in got.rows}
+    assert names["exp"] in ("Thing.method", "Thing.method.<locals>.<listcomp>")
+    assert names["tan"] == "main.<locals>.<lambda>"
 
 
 def test_frames_of_torch_and_of_the_recorder_are_no_user_frames(record: Record) -> None:
@@ -103,14 +106,6 @@ def test_frames_of_torch_and_of_the_recorder_are_no_user_frames(record: Record) 
     files = {frames[number]["file"] for site in got.table("sites") for number in site}
     assert "torch/nn/modules/linear.py" in files
     assert not any(file.startswith("rltrace/") for file in files)
-
-
-def test_functions_have_their_qualified_names(record: Record, load: Load) -> None:
-    """Methods, comprehensions, lambdas, functions within functions."""
-    got = record(load(PROGRAM).main)
-    names = {row.name: row.stack[0]["function"] for row in got.rows}
-    assert names["exp"] in ("Thing.method", "Thing.method.<locals>.<listcomp>")
-    assert names["tan"] == "main.<locals>.<lambda>"
 
 
 def test_folders_line_numbers_and_indentation_change_no_key(record: Record, load: Load) -> None:
@@ -341,8 +336,7 @@ def test_stacks_end_where_a_caller_asks_for_it(record: Record, engine: str) -> N
         body()
 
     with record.block(engine=engine) as got:
-        session = current_session()
-        session.end_stacks_at(bottom.__code__)
+        current_session().end_stacks_at(bottom.__code__)
         bottom()
         bottom()
     rows = got.named("sin")

@@ -156,8 +156,7 @@ def test_an_interrupt_at_any_line_leaves_later_rows_right(record: Record, engine
     """Ctrl-C inside of the recorder: no cell of an unfinished row stays, no link leads astray, nothing is damaged."""
     looks: list[tuple[str, int, list[int]]] = []
     with record.block(engine=engine) as got:
-        session = current_session()
-        main = session._streams.main
+        main = current_session()._streams.main
         tensors = torch.ones(4), torch.ones(4), torch.ones(4)
         work(*tensors)
         reached = Tracer()

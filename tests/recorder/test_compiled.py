@@ -261,7 +261,6 @@ def test_a_region_of_inductors_is_one_op(record: Record, tmp_path: Path, monkeyp
 
         out = run(torch.randn(3, 4))
         out.sum().backward()
-        assert weight.grad is not None
         kept.append([out.detach(), mean, weight.grad])
 
     program()
@@ -304,8 +303,8 @@ class Runner:
 '''
 
 
-def test_kernels_are_named_in_the_order_of_their_calls() -> None:
-    """Libraries' and operators' among them."""
+def test_kernels_and_draws_are_found() -> None:
+    """Kernels in the order of their calls, libraries' and operators' among them; draws by the operators called."""
     assert kernel_names(SOURCE) == [
         "extern_kernels.mm",
         "cpp_fused_sin_0",
@@ -314,10 +313,6 @@ def test_kernels_are_named_in_the_order_of_their_calls() -> None:
         "triton_poi_fused_add_0",
     ]
     assert kernel_names("") == []
-
-
-def test_draws_are_found() -> None:
-    """By the operators that are called."""
     assert draws_random_numbers(SOURCE)
     assert not draws_random_numbers(SOURCE.replace("randint.low_out", "mul.out"))
     assert draws_random_numbers("aoti_torch_cpu_randint_low_out(buf1)")

@@ -18,10 +18,7 @@ from rltrace.trace.format.schema import RowFlag
 from rltrace.trace.read.names import layout_text
 
 tensors = pytest.importorskip("torch.distributed.tensor")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.usefixtures("group"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("group")]
 
 
 def mesh() -> Any:

@@ -27,8 +27,8 @@ FORM = EventForm(
 
 
 def read(warmth: float = 20.5, clock: int = 7, rooms: int = 3, picture: int = 11, count: int = 0) -> bool:
-    session = current_session()
-    return session.events.write(FORM, evidence=[count, clock], digests=[picture], integers=[rooms], floats=[warmth])
+    events = current_session().events
+    return events.write(FORM, evidence=[count, clock], digests=[picture], integers=[rooms], floats=[warmth])
 
 
 def test_an_event_is_a_row_at_its_place_among_the_ops(record: Record) -> None:
@@ -42,7 +42,7 @@ def test_an_event_is_a_row_at_its_place_among_the_ops(record: Record) -> None:
     fields = [["reading=", "n"], ["clock=", "e"], ["picture=", "d"], ["rooms=", "i"], ["warmth=", "f"]]
     assert event.scalars == ["thermometer 0", *fields]
     assert (event.integers, event.floats, event.outputs, event.module) == ([3], [20.5], [11], "house")
-    assert event.line.startswith("return session.events.write(FORM")
+    assert event.line.startswith("return events.write(FORM")
     assert event.settings == {}  # it ran under nothing
     assert found.rows[2].inputs[0].row == 0
 
@@ -95,10 +95,8 @@ def test_an_interrupted_event_leaves_nothing_behind(record: Record) -> None:
             raise KeyboardInterrupt
 
     with record.block() as found:
-        session = current_session()
-        assert session is not None
         with pytest.raises(KeyboardInterrupt):
-            session.events.write(FORM, evidence=[0, 1], digests=[2], integers=Interrupting([3]), floats=[4.0])
+            current_session().events.write(FORM, evidence=[0, 1], digests=[2], integers=Interrupting([3]), floats=[4.0])
         read()
     assert len(found.rows) == 1
     assert (found.rows[0].integers, found.rows[0].outputs) == ([3], [11])

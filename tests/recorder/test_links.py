@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from op_programs import small_training
 from recorded import Record, Row, digest_of
 from torch import nn
 
 import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import InputsMatch, Verdict
-from rltrace.errors import UsageError
 from rltrace.recorder import current_session
 from rltrace.recorder.core.storages import SWEEP_BYTES, StorageTables, address_of
 from rltrace.trace.format.schema import Kind, Origin, RowFlag, Step
@@ -218,14 +218,11 @@ def test_the_last_of_several_writers_is_noted(record: Record, engine: str) -> No
 
 def test_a_write_of_no_element_leaves_the_writer(record: Record, engine: str) -> None:
     """``buffer[n:].fill_(0)`` of a full buffer, as engines pad their batches."""
-
-    def program() -> None:
+    with record.block(engine=engine) as got:
         buffer = torch.ones(4)
         buffer[4:].fill_(0)
         buffer[2:2].copy_(buffer[:0])
         buffer.sin()
-
-    got = record(program, engine=engine)
     assert [sources(row) for row in got.named("sin")] == [[0]]
     assert got.named("sin")[0].inputs[0].digest is None
 
@@ -429,9 +426,7 @@ def test_dead_storages_are_forgotten_by_their_bytes(tmp_path: Path, engine: str)
     """What torch keeps of them lies between the tensors of the program, whose memory could not be joined again."""
     with rltrace.record(tmp_path / "a.zarr", engine=engine):
         saved = [torch.ones(1 << 18) for _ in range(40)]  # 1 MiB each
-        session = current_session()
-        assert session is not None
-        handles = session._process.storages.handles
+        handles = current_session()._process.storages.handles
         assert len(handles) >= 40
         del saved
         for _ in range(40):
@@ -465,24 +460,10 @@ def test_one_sweep_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not tables.handles
 
 
-def training() -> None:
-    """Layers, views, an optimizer, a buffer filled by slices."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-    optimizer = torch.optim.Adam(model.parameters())
-    buffer = torch.zeros(4, 4)
-    for step in range(3):
-        buffer[step] = torch.randn(4)
-        loss = model(buffer.t()).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 def test_every_input_is_read(record: Record) -> None:
     """Each input of each op that computes has a digest; rows and links are those of a recording without."""
-    steps = (1, 3)
-    plain, verified = record(training, steps=steps), record(training, steps=steps, verify_inputs=True)
+    steps = (0, 2)
+    plain, verified = (record(small_training, steps=steps, verify_inputs=verify) for verify in (False, True))
     assert verified.ops == plain.ops
     assert [row.outputs for row in verified.rows] == [row.outputs for row in plain.rows]
     computing = [r for r in verified.rows if r.kind is Kind.OP and not r.flags & (RowFlag.VIEW | RowFlag.ALLOCATION)]
@@ -515,13 +496,6 @@ def test_every_verdict_rests_on_what_was_read(record: Record) -> None:
         assert first.op == "verify_inputs.scaled.default"
         found[verify] = first.inputs_match
     assert found == {False: InputsMatch.INFERRED, True: InputsMatch.READ}
-
-
-def test_a_window_is_needed(tmp_path: Path) -> None:
-    """It costs as much again as recording, so it is asked for a few steps; without them it is refused."""
-    with pytest.raises(UsageError, match="window"), rltrace.record(tmp_path / "a.zarr", verify_inputs=True):
-        pass
-    assert not (tmp_path / "a.zarr").exists()
 
 
 HEADS = ("actor", "critic", "value")

@@ -51,19 +51,13 @@ def leaf() -> torch.Tensor:
     return torch.ones(3, requires_grad=True)
 
 
-def test_forward_rows_have_the_innermost_module(record: Record) -> None:
-    """Before, between and after submodules, the module around them."""
-    with record.block() as got:
-        block = Block()
-        block(torch.ones(3)).sum()
-    assert got.ops == ["ones", "exp", "mul", "sin", "add", "sum"]
-    assert modules(got.rows) == ["", "Block.first", "Block", "Block.second", "Block", ""]
-
-
-def test_backward_rows_have_the_module_of_their_forward(record: Record) -> None:
-    """By the autograd node; phase and module of every op of the backward pass."""
+def test_rows_have_the_innermost_module(record: Record) -> None:
+    """Before, between and after submodules the module around them; in backward, by the autograd node, that of the
+    forward."""
     with record.block() as got:
         Block()(leaf()).sum().backward()
+    assert got.ops[:6] == ["ones", "exp", "mul", "sin", "add", "sum"]
+    assert modules(got.rows[:6]) == ["", "Block.first", "Block", "Block.second", "Block", ""]
     backward = [row for row in got.rows if row.phase is Phase.BACKWARD]
     by_module = {row.name: row.module for row in backward}
     assert by_module["cos"] == "Block.second"

@@ -68,7 +68,6 @@ def test_outputs_die_when_the_program_lets_go(record: Record) -> None:
             parts = torch._foreach_mul([y.detach(), x.detach()], 2.0)
             view = y.t()[1:]
             y.sum().backward()
-            assert x.grad is not None
             return [weakref.ref(t) for t in (x, y, *parts, view, x.grad)]
 
         return sum(reference() is not None for reference in made())

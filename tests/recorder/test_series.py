@@ -19,6 +19,7 @@ from torch.amp import GradScaler
 import rltrace
 from rltrace.diff.metrics.series import ITEM, all_series
 from rltrace.errors import RecordError
+from rltrace.recorder import current_session
 from rltrace.recorder.streams import series as series_module
 from rltrace.trace.format.schema import Sample
 
@@ -240,11 +241,8 @@ def test_many_samples_are_committed_as_they_come(tmp_path: Path, monkeypatch: py
 
 def test_a_recorder_that_broke_off_takes_nothing_more(tmp_path: Path) -> None:
     """Memory of a program that goes on for days is not filled with samples that will not be written."""
-    from rltrace.recorder.session.session import current
-
     with pytest.raises(RecordError), rltrace.record(tmp_path / "a.zarr"):
-        session = current.session
-        assert session is not None
+        session = current_session()
         rltrace.watch("x", 1.0)
         session.fail(OSError("no space"))
         for number in range(100):

@@ -26,53 +26,41 @@ def put_back(read: Callable[[], Any], write: Callable[[Any], None], value: Any) 
         write(before)
 
 
-def flushed() -> AbstractContextManager[None]:
-    return put_back(lambda: False, torch.set_flush_denormal, True)
-
-
-CHANGES: dict[str, tuple[Callable[[], AbstractContextManager[Any]], object, object]] = {
-    "grad_mode": (torch.no_grad, True, False),
-    "inference_mode": (torch.inference_mode, False, True),
-    "flush_denormal": (flushed, False, True),
-    "threads": (lambda: put_back(torch.get_num_threads, torch.set_num_threads, 1), 2, 1),
-    "default_dtype": (
-        lambda: put_back(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
-        "float32",
-        "float64",
+CHANGES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "grad_mode": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "flush_denormal": lambda: put_back(lambda: False, torch.set_flush_denormal, True),
+    "threads": lambda: put_back(torch.get_num_threads, torch.set_num_threads, 1),
+    "default_dtype": lambda: put_back(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    "deterministic_algorithms": lambda: put_back(
+        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
     ),
-    "deterministic_algorithms": (
-        lambda: put_back(torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
-        False,
-        True,
-    ),
-    "mkldnn.enabled": (
-        lambda: put_back(torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, False),
-        True,
-        False,
-    ),
-    "cuda.matmul.tf32": (
-        lambda: put_back(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high"),
-        False,
-        True,
+    "mkldnn.enabled": lambda: put_back(torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, False),
+    "cuda.matmul.tf32": lambda: put_back(
+        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high"
     ),
 }
-"""By setting: what changes it, and its value before and within."""
+"""By setting: what changes it."""
+
+VALUES = {
+    **dict.fromkeys(CHANGES, (False, True)),
+    **dict.fromkeys(("grad_mode", "mkldnn.enabled"), (True, False)),
+    "threads": (2, 1),
+    "default_dtype": ("float32", "float64"),
+}
+"""Before and within."""
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_op_within_ran_under_it(record: Record, name: str) -> None:
     """And the ops before and after it did not."""
-    change, before, within = CHANGES[name]
     x = torch.ones(2)
-
-    def program() -> None:
+    with put_back(torch.get_num_threads, torch.set_num_threads, 2), record.block() as found:
         x.neg()
-        with change():
+        with CHANGES[name]():
             x.exp()
         x.sin()
-
-    with put_back(torch.get_num_threads, torch.set_num_threads, 2):
-        found = record(program)
+    before, within = VALUES[name]
     assert [settings_of(found, op)[name] for op in ("neg", "exp", "sin")] == [before, within, before]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from children import forked
+from op_programs import Logged
 from recorded import PassingMode, Record
 
 
@@ -23,18 +23,6 @@ class Quiet(torch.Tensor):
 
     def __new__(cls, source: torch.Tensor) -> Quiet:
         return super().__new__(cls, source)
-
-
-class Logging(torch.Tensor):
-    """With a dispatch of its own."""
-
-    seen: list[str] = []  # noqa: RUF012
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        cls.seen.append(str(func))
-        with torch._C._DisableTorchDispatch():
-            return func(*args, **(kwargs or {}))
 
 
 def grown() -> torch.Tensor:
@@ -57,7 +45,7 @@ WAYS: dict[str, Callable[[], torch.Tensor]] = {
     "sizes": lambda: Plain(2, 3).fill_(1),
     "nothing": lambda: Plain(),
     "a size": lambda: Plain(torch.Size((2, 2))).zero_(),
-    "a dispatch of its own": lambda: Logging(torch.ones(2)),
+    "a dispatch of its own": lambda: Logged(torch.ones(2)),
 }
 
 
@@ -90,9 +78,9 @@ def test_a_subclass_with_a_dispatch_of_its_own_sees_the_same_ops(record: Record)
     """Making one, and computing with it, reaches it as if nothing watched."""
 
     def program() -> list[str]:
-        Logging.seen.clear()
-        Logging(Logging(torch.ones(2)).mul(2)).add(1)
-        return list(Logging.seen)
+        Logged.seen.clear()
+        Logged(Logged(torch.ones(2)).mul(2)).add(1)
+        return list(Logged.seen)
 
     assert record(program).returned == program()
 

@@ -127,9 +127,7 @@ MOMENTS = [between_steps, before_the_first_read, between_two_reads, behind_an_op
 def found(record: Record, way: Way, moment: Callable[..., None], **options: object) -> Finding:
     """What two runs that differ in the noise alone are said to differ in first."""
     paths = [record(lambda noise=noise: moment(*way(), noise), **options).path for noise in (5, 6)]
-    first = compare(*paths).first
-    assert first is not None
-    return first
+    return compare(*paths).first
 
 
 def crossed(ways: list[Way]) -> list[tuple[Way, Callable[..., None]]]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from op_programs import small_training
 from recorded import Record, Recorded
 from torch import nn
 
@@ -32,20 +33,6 @@ from rltrace.trace.read.values import Value
 from rltrace.trace.write.packers import NewValue
 
 
-def training() -> None:
-    """Layers, views, foreach ops, draws, numbers, two steps of an optimizer."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Dropout(0.5), nn.Linear(3, 2))
-    optimizer = torch.optim.Adam(model.parameters())
-    for _ in range(2):
-        loss = model(torch.randn(5, 4)).square().mean()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
-
-
 def values_of(found: Recorded, row: int) -> list[Value | None]:
     return [found.process.values.get(digest) for digest in found.rows[row].outputs]
 
@@ -59,7 +46,7 @@ def torch_bytes(tensor: torch.Tensor) -> bytes:
 
 def test_all_outputs_of_a_training_run(record: Record) -> None:
     """Everything asked for: each output of each row is there under its digest, and each state drawn from."""
-    found = record(training, values="all")
+    found = record(small_training, values="all")
     values = found.process.values
     assert values.left_out == ()
     kept = 0
@@ -78,7 +65,7 @@ def test_all_outputs_of_a_training_run(record: Record) -> None:
 
 def test_nothing_else_changes(record: Record) -> None:
     """Rows, links and prefix digests are those of a recording without values."""
-    plain, keeping = record(training), record(training, values="all", values_inputs=True)
+    plain, keeping = record(small_training), record(small_training, values="all", values_inputs=True)
     assert keeping.rows == plain.rows
     assert np.array_equal(keeping.stream.marks[-1], plain.stream.marks[-1])
     assert plain.process.value_request is None
@@ -247,7 +234,7 @@ def test_what_has_no_plain_bytes(record: Record, kind: str) -> None:
 
 
 OPS = ["op=aten.*mm*", "op=add*", "op=mul", "op=_foreach*", "nth=0", "nth=1:", "kernel=ATen*", "kernel=*thread*"]
-PLACES = ["module=0", "module=*", "module=3", "site=*:training", "site=*adam*", "phase=backward", "phase=optimizer"]
+PLACES = ["module=0", "module=*", "module=3", "site=*:small*", "site=*adam*", "phase=backward", "phase=optimizer"]
 PLACES += ["phase=forward", "stream=*main*", "stream=x", "step=1", "step=0:1", "step=5:"]
 SELECTORS = st.lists(
     st.lists(st.sampled_from(OPS + PLACES), min_size=1, max_size=3).map(",".join), min_size=1, max_size=3
@@ -260,7 +247,7 @@ def test_a_selector_records_what_it_finds(tmp_path_factory: pytest.TempPathFacto
     """Values are recorded of the rows that the same selector finds in the trace, and of no other."""
     path = tmp_path_factory.mktemp("selected") / "a.zarr"
     with rltrace.record(path, values=texts, values_inputs=True):
-        training()
+        small_training()
     process = open_trace(path).processes[0]
     stream = process.streams[0]
     rows = stream.read(0, stream.rows)

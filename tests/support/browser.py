@@ -42,16 +42,10 @@ PATIENCE = 120
 """Seconds until a browser that says nothing is given up."""
 
 
-def find_browser() -> str | None:
-    """The program, or None."""
-    asked = os.environ.get("CHROMIUM")
-    return asked or next((found for name in NAMES if (found := shutil.which(name))), None)
-
-
 @contextmanager
 def open_browser() -> Iterator[Browser]:
     """A browser for the length of the block; skips the test where none is installed."""
-    program = find_browser()
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip(f"no browser is installed (looked for {', '.join(NAMES)}; CHROMIUM names another)")
     to_browser, commands = os.pipe()

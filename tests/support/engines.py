@@ -45,9 +45,7 @@ def hide_modes(kind: type) -> None:
 
 def fitting_record() -> BuildRecord:
     """The record of a library for this torch and this Python, with the file ``library.so``."""
-    folder = torch_folder()
-    target = folder and target_of(folder)
-    assert target
+    target = target_of(torch_folder())
     return BuildRecord(target, "c++ (GNU 12)", ("-O2",), "", sources_digest(), "library.so", content_digest(CONTENT))
 
 
@@ -93,11 +91,8 @@ def _row_differences(process: ProcessTrace, s: StreamTrace, t: StreamTrace) -> l
     ops = process.tables["ops"].payloads
     differing = np.argwhere(a.columns != b.columns)
     found = [f"row {i}, {ops[a.columns[i, Column.OP]]}: {Column(c).name}" for i, c in differing[:5]]
-    cells = [
-        (name, getattr(a, name).tobytes(), getattr(b, name).tobytes())
-        for name in ("links", "link_notes", "integers", "floats")
-    ]
-    found += [name for name, first, second in cells if first != second]
+    sections = "links", "link_notes", "integers", "floats"
+    found += [name for name in sections if getattr(a, name).tobytes() != getattr(b, name).tobytes()]
     owners = np.repeat(np.arange(s.rows), np.diff(a.digest_offsets))
     unmarked = (a.columns[owners, Column.FLAGS] & RowFlag.MARKED) == 0
     if not np.array_equal(a.digests[unmarked], b.digests[unmarked]):

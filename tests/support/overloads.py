@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-Tensors = list[torch.Tensor]
-
 INDICES = {"index", "indices", "offsets", "target", "lengths", "batch_sizes", "perm", "pivots", "repeats", "ind"}
 """Names of tensors that hold places."""
 
@@ -78,7 +76,7 @@ def examples(op: OpOverload) -> Iterator[Example]:
                     return
 
 
-def flat(value: Any) -> Tensors:
+def flat(value: Any) -> list[torch.Tensor]:
     """The tensors in what an op took or returned."""
     if isinstance(value, torch.Tensor):
         return [value]
@@ -93,10 +91,9 @@ def same_bytes(a: Any, b: Any) -> bool:
 
 def filled(shape: torch.Size, dtype: torch.dtype, byte: int) -> torch.Tensor:
     """A tensor of this byte alone."""
-    return torch.full(shape, byte > 127) if dtype is torch.bool else _filled(torch.empty(shape, dtype=dtype), byte)
-
-
-def _filled(tensor: torch.Tensor, byte: int) -> torch.Tensor:
+    if dtype is torch.bool:
+        return torch.full(shape, byte > 127)
+    tensor = torch.empty(shape, dtype=dtype)
     if tensor.numel():
         tensor.untyped_storage().fill_(byte)
     return tensor

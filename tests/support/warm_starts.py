@@ -20,7 +20,6 @@ FOLDER = Path(__file__).parent / "warm"
 INSTALLED = Path(rltrace.__file__).parents[1]
 
 _spec = importlib.util.spec_from_file_location("warm_sitecustomize", FOLDER / "sitecustomize.py")
-assert _spec is not None and _spec.loader is not None
 warm = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(warm)
 
@@ -51,38 +50,22 @@ RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
 """Names this run of the tests, whose workers have their warm Pythons in common."""
 
 
-class WarmPython:
-    """A connection to a process that forks a process for each program that it is asked for.
+def connected(key: Sequence[str]) -> socket.socket | None:
+    """A connection to the warm Python of a kind; None: there is none.
 
-    It listens on a socket that has a name and no file, and ends with the last connection.
+    It forks a process for each program that it is asked for, listens on a socket that has a name and no file, and ends
+    with the last connection.
     """
-
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
-
-    def start(self, process: Mapping[str, Any], streams: Sequence[int]) -> tuple[int, socket.socket]:
-        """Start a program; returns its process and the socket on which its status comes."""
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        socket.send_fds(self.control, [json.dumps(process).encode()], [*streams, there.fileno()])
-        there.close()
-        return int(here.recv(100)), here
-
-    def end(self) -> None:
-        self.control.close()
-
-
-def connected(key: Sequence[str]) -> WarmPython | None:
-    """The warm Python of a kind; None: there is none."""
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         control.connect(_name(key))
     except ConnectionRefusedError:
         control.close()
         return None
-    return WarmPython(control)
+    return control
 
 
-def started(key: Sequence[str], modules: Modules, environment: Mapping[str, str], library: str) -> WarmPython:
+def started(key: Sequence[str], modules: Modules, environment: Mapping[str, str], library: str) -> socket.socket:
     """The warm Python of a kind, which is started unless another worker has done so.
 
     ``library``: a folder with an rltrace other than the installed one, or "".
@@ -117,9 +100,9 @@ PLAIN_POPEN = subprocess.Popen
 
 
 class WarmPopen(PLAIN_POPEN):  # type: ignore[type-arg]
-    """As ``subprocess.Popen``, with warm Pythons for the programs that they can run."""
+    """As ``subprocess.Popen``, with warm Pythons for the programs that they can run; their status comes on a socket."""
 
-    pythons: dict[tuple[str, ...], WarmPython] = {}  # noqa: RUF012
+    pythons: dict[tuple[str, ...], socket.socket] = {}  # noqa: RUF012
     _status: socket.socket | None = None
 
     def _execute_child(self, *arguments: Any) -> None:
@@ -128,7 +111,10 @@ class WarmPopen(PLAIN_POPEN):  # type: ignore[type-arg]
         if request is None or python is None:
             super()._execute_child(*arguments)  # type: ignore[misc]
             return
-        self.pid, self._status = python.start(request.process, request.streams)
+        self._status, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(python, [json.dumps(request.process).encode()], [*request.streams, there.fileno()])
+        there.close()
+        self.pid = int(self._status.recv(100))
         self._child_created = True
         self._close_pipe_fds(*arguments[10:16])  # type: ignore[attr-defined]
 
@@ -156,7 +142,7 @@ class WarmPopen(PLAIN_POPEN):  # type: ignore[type-arg]
         return self.returncode
 
 
-def python_for(process: Mapping[str, Any]) -> WarmPython | None:
+def python_for(process: Mapping[str, Any]) -> socket.socket | None:
     """The warm Python that can become a process; None: the first of its kind is a new process."""
     modules = JAX if _uses_jax(process) else TORCH
     startup = warm.startup_variables(process["environment"])
@@ -204,6 +190,6 @@ def _uses_jax(process: Mapping[str, Any]) -> bool:
 
 def end_all() -> None:
     while WarmPopen.pythons:
-        WarmPopen.pythons.popitem()[1].end()
+        WarmPopen.pythons.popitem()[1].close()
     while _asked:
         _asked.pop().close()

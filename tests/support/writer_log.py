@@ -216,7 +216,6 @@ def _lacking_steps(process: ProcessTrace, truth: WrittenProcess, what: str) -> l
 
 
 def _lacking_rows(stream: StreamTrace, truth: WrittenStream, what: str) -> list[str]:
-    assert truth.rows is not None
     assert stream.rows <= len(truth.rows), f"{what}: rows that were never written"
     for mark in stream.marks.tolist():
         assert tuple(mark) == truth.prefixes[mark[0]], f"{what}: the mark at row {mark[0]} reads wrong"

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import kernel_interpreter
@@ -53,11 +54,7 @@ def test_it_takes_no_gpu(
 
 def _resources(cubin: Path) -> dict[str, int]:
     """What its only kernel takes, as NVIDIA's tool beside the assembler has it."""
-    import importlib.util
-
-    found = importlib.util.find_spec("triton")
-    assert found.origin is not None
-    tool = Path(found.origin).parent / "backends/nvidia/bin/cuobjdump"
+    tool = Path(find_spec("triton").origin).parent / "backends/nvidia/bin/cuobjdump"
     usage = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True)
     return {name: int(count) for name, count in re.findall(r"(REG|STACK):(\d+)", usage.stdout + usage.stderr)}
 

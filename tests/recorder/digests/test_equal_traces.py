@@ -5,18 +5,20 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from children import in_thread
 from host_as_device import HostAccelerator, host_as_device
-from op_programs import actor_critic, policy_update
+from op_programs import PROGRAMS, actor_critic, policy_update
 from recorded import Record, Recorded
 
 import rltrace
+
+
+def _repeated(name: str) -> Callable[[], None]:
+    """One of the programs of ops of every kind, so often that buffers fill up."""
+    return lambda: [PROGRAMS[name]() for _ in range(12)]
 
 
 def _update() -> None:
@@ -53,30 +55,6 @@ def _shapes() -> None:
     pair.conj().clone(memory_format=torch.preserve_format)
     torch.eye(4).to_sparse() * 2
     torch._foreach_mul_([torch.ones(n) for n in (1, 5_000, 3, 40_000, 0, 7)], 3.0)
-
-
-def _raising() -> None:
-    """Ops that raise: after some of their inputs have been read, at the first op and in the midst."""
-    weights = torch.ones(3, 4)
-    for n in range(30):
-        array = np.full((n % 5, 4), n, dtype=np.float32)
-        for _ in range(2):
-            try:
-                torch.mm(torch.from_numpy(array), weights)
-            except RuntimeError:
-                torch.ones(n).add_(1)
-
-
-def _threads() -> None:
-    """Three threads, one after the other in time, each a stream of its own."""
-
-    def work(seed: float) -> None:
-        values = torch.full((40, 40), seed)
-        for _ in range(40):
-            values = torch.tanh(values @ values) + 1
-
-    for n in range(3):
-        in_thread(f"work {n}", partial(work, n / 10))
 
 
 def _losses() -> None:
@@ -116,7 +94,10 @@ def _at_once_and_later(
     return traces[1:]
 
 
-@pytest.mark.parametrize("program", [_update, _overwritten, _shapes, _raising, _threads, _losses])
+OTHERS = ("raising", "threads", "backwards", "numbers")
+
+
+@pytest.mark.parametrize("program", [_update, _overwritten, _shapes, _losses, *map(_repeated, OTHERS)])
 def test_the_same_trace(program: Callable[[], None], record: Record) -> None:
     """A program recorded as always, and with its tensors taken for a device's: nothing in the traces differs."""
     accelerator = HostAccelerator()

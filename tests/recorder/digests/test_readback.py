@@ -33,9 +33,7 @@ def _made(buffers: int = 2, words: int = 100) -> tuple[HostAccelerator, ReadBack
 
 
 def _put(readback: ReadBack, *tensors: torch.Tensor) -> list[Pending]:
-    put = readback.defer(tensors, [LAYOUTS.of(tensor) for tensor in tensors])
-    assert put is not None
-    return put
+    return readback.defer(tensors, [LAYOUTS.of(tensor) for tensor in tensors])
 
 
 def _tensor(size: int, kind: int) -> torch.Tensor:

@@ -256,7 +256,6 @@ class _Modules:
         if module is None:
             return None
         spec = copy(module.__spec__)
-        assert spec is not None
         spec.loader = _Loader(self, module)
         return spec
 
@@ -270,7 +269,7 @@ class _Modules:
         if (name, package) in self._shown or (name, package) not in self.groups:
             return
         self._shown.add((name, package))
-        for needed in self._needed[name] if _is_own(name, package) else [package]:
+        for needed in self._needed[name] if name.partition(".")[0] == package else [package]:
             self._show(needed, needed.partition(".")[0])
         group = self.groups[name, package]
         if name != package and package in ("torch", "numpy"):  # what waits for such an import has to see it
@@ -296,10 +295,6 @@ class _Modules:
             for name in group:
                 sys.modules.pop(name, None)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
-
-
-def _is_own(name: str, package: str) -> bool:
-    return name.partition(".")[0] == package
 
 
 class _Loader:
