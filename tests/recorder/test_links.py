@@ -52,30 +52,21 @@ def test_views_share_the_producer_of_their_storage(record: Record) -> None:
     assert [sources(row) for row in got.rows] == [[], [0], [0], [0], [3], [3]]
 
 
-def test_the_slot_says_which_output(record: Record) -> None:
-    """Second outputs, as the place of their digest among the row's outputs."""
+def test_slots_are_places_among_the_digests_of_a_row(record: Record) -> None:
+    """Second outputs; an op that both writes arguments and returns tensors has the digests of what it wrote first."""
     with record.block() as got:
         values, indices = torch.randn(5).sort()
         indices + 1
         values + 1
-    by_indices, by_values = (row.inputs[0] for row in got.named("add"))
-    assert (by_indices.row, by_indices.slot) == (1, 1)
-    assert (by_values.row, by_values.slot) == (1, 0)
-
-
-def test_slots_count_what_was_written_first(record: Record) -> None:
-    """An op that both writes arguments and returns tensors: slots are places among all its output digests."""
-    kept: list[torch.Tensor] = []
-    with record.block() as got:
         norm = nn.BatchNorm1d(3)
         out = norm(torch.randn(8, 3))
-        kept.extend(t.detach().clone() for t in (norm.running_mean, norm.running_var, out))
-    norm = next(row for row in got.rows if "batch_norm" in row.op)
-    clones = got.named("clone")
-    for row, tensor in zip(clones, kept, strict=True):
+        clones = [tensor.detach().clone() for tensor in (norm.running_mean, norm.running_var, out)]
+    assert [(row.inputs[0].row, row.inputs[0].slot) for row in got.named("add")[:2]] == [(1, 1), (1, 0)]
+    written = next(row for row in got.rows if "batch_norm" in row.op)
+    for row, tensor in zip(got.named("clone"), clones, strict=True):
         (link,) = row.inputs
-        assert link.row == norm.index
-        assert norm.outputs[link.slot] == digest_of(tensor) == row.outputs[0]
+        assert link.row == written.index
+        assert written.outputs[link.slot] == digest_of(tensor) == row.outputs[0]
 
 
 def test_more_tensors_than_slots_make_no_wrong_link(record: Record) -> None:
@@ -466,13 +457,14 @@ def test_every_input_is_read(record: Record) -> None:
     plain, verified = (record(small_training, steps=steps, verify_inputs=verify) for verify in (False, True))
     assert verified.ops == plain.ops
     assert [row.outputs for row in verified.rows] == [row.outputs for row in plain.rows]
-    computing = [r for r in verified.rows if r.kind is Kind.OP and not r.flags & (RowFlag.VIEW | RowFlag.ALLOCATION)]
+    idle = RowFlag.VIEW | RowFlag.ALLOCATION
+    computing = [row for row in verified.rows if row.kind is Kind.OP and not row.flags & idle]
     inputs = [i for row in computing for i in row.inputs if i.origin is not Origin.OVERWRITTEN]
     assert len(inputs) > 100
     assert all(i.digest is not None and not i.known for i in inputs)
     for row, other in zip(plain.rows, verified.rows, strict=True):
         for link, checked in zip(row.inputs, other.inputs, strict=True):
-            if not link.known and not row.flags & RowFlag.VIEW:
+            if not link.known and not row.flags & idle:
                 assert (link.row, link.origin, link.slot) == (checked.row, checked.origin, checked.slot)
 
 
