@@ -48,7 +48,6 @@ def rich(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Comparison:
     monkeypatch.chdir(tmp_path)
     found = kernel()
     first = found.first_value
-    assert first is not None
     outputs = (*first.outputs, *(Pair("1" * 16, "2" * 16) for _ in range(3)))
     op = replace(first, cause=Cause.SAME_KERNEL, repeats=True, outputs=outputs)
     cells = (NamedDifference("reward", "1", "2"),)
@@ -91,7 +90,6 @@ def test_the_learning_rate_is_shown_where_its_optimizer_differs(rich: Comparison
     point = DriftPoint(5, 0.00025, 0.00026)
     name = "optimizer:1/group:0/lr"
     drift = Drift("learning-rate", name, "rank0/main", "Agent's Adam", 1, 1, 1, point, point, 1e-7, (), 1e-5, True)
-    assert rich.first_value is not None
     found = replace(rich.first_value, phase="optimizer", step=5, optimizer=OptimizerCount(1, "Adam", 2, "Agent"))
 
     def shown(finding: Finding) -> str:
@@ -180,7 +178,6 @@ def test_environment_steps_are_those_before_the_attempt(tmp_path: Path, count: i
     for name, noise in (("a", ""), ("b", "x")):
         recorded(tmp_path / name, [replace(do, noise=noise) if k == 2 else do for k, do in enumerate(program)])
     finding = compare(tmp_path / "a", tmp_path / "b").first_value
-    assert finding is not None
     text = when(replace(finding, environment_step=count))
     assert text == f"optimizer step 0 (Adam's 1st step, after {words})"
     for phase in ("init", "rollout", "evaluation"):
@@ -281,7 +278,6 @@ def test_the_answer_ties_what_was_changed_to_the_first_difference(rich: Comparis
 
 def test_workers_of_one_side_are_one_line(rich: Comparison) -> None:
     """Numbers apart; the finding that is shown, and streams that both sides have, are not among them."""
-    assert rich.first_value is not None
     workers = [replace(rich.first_value, a_index=None, b_index=0, stream=f"rank0/worker:{n}") for n in range(3)]
     document = verdict_document(replace(rich, unordered=tuple(workers)))
     assert len(document.findings) == 1
@@ -295,7 +291,6 @@ def test_workers_of_one_side_are_one_line(rich: Comparison) -> None:
 
 def test_one_difference_of_several_workers_is_one_finding(rich: Comparison) -> None:
     """With the other streams named; what a collective brought, and another place, are findings of their own."""
-    assert rich.first_value is not None and rich.decisive is not None
     others = [replace(rich.decisive, stream=f"rank{n}/main") for n in (1, 2)]
     elsewhere = replace(rich.decisive, stream="rank3/main", op="aten.add.Tensor")
     document = verdict_document(replace(rich, unordered=(*others, elsewhere)))
@@ -306,7 +301,6 @@ def test_one_difference_of_several_workers_is_one_finding(rich: Comparison) -> N
 
 
 def test_findings_of_one_stream_have_an_order_where_none_decides(rich: Comparison) -> None:
-    assert rich.first_value is not None
     earlier = replace(rich.first_value, cause=Cause.CONTROL_FLOW, a_index=0, b_index=None)
     found = replace(rich, verdict=Verdict.SAME_VALUES, decisive=None, first=None, unordered=(earlier,), later=())
     titles = [section.title for section in verdict_document(found).findings]
@@ -319,7 +313,6 @@ def test_findings_of_one_stream_have_an_order_where_none_decides(rich: Compariso
 
 
 def test_the_frame_of_the_program_leads_and_those_of_libraries_are_folded(rich: Comparison) -> None:
-    assert rich.decisive is not None
     library = Site("torch_rl/env.py", 3, "step", "self.step()", "/opt/lib/python3.11/site-packages/torch_rl/env.py")
     own = Site("train.py", 9, "main", "env.step(1)", "src/train.py")
     finding = replace(rich.decisive, site=library, stack=(library, *[replace(library, line=n) for n in (4, 5, 6)], own))

@@ -65,7 +65,6 @@ def test_recorded_names_are_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def full(found: Comparison, name: str) -> Comparison:
     """``found`` with every text in it ``name``."""
-    assert found.first_value is not None
     site = Site(name, 3, name, name)
     finding = replace(
         found.first_value,
@@ -160,7 +159,6 @@ def test_an_issue_holds_it(name: str, count: int, tmp_path: Path, monkeypatch: p
     """However much differs, it fits the 65,536 characters of an issue, and says what was cut."""
     monkeypatch.chdir(tmp_path)
     found = full(kernel(), name)
-    assert found.first is not None
     finding = replace(found.first, stack=tuple(Site(name, n, name, name) for n in range(200)))
     many = replace(
         found,

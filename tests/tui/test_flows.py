@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from programs import Do, Machine, training
 from rank_programs import reducing
-from textual.pilot import Pilot
 from tui_support import at_terminal, press, screen_text, settled
 
 from rltrace.diff.display.row_pairs import Relation
@@ -22,7 +21,6 @@ from rltrace_tui.ops_screen import OpsScreen
 from rltrace_tui.pane import Pane
 
 Runs = tuple[Path, Path]
-Scene = Pilot[Any]
 
 
 def pane(app: DiffApp, name: str) -> str:
@@ -68,7 +66,6 @@ async def test_enter_shows_the_op_and_walks_upstream_and_back(diverged: Runs) ->
         start = app.screen._at
         assert "aten.mm" in app.screen._pair.shown.op
         producer = app.screen._pair.inputs[0].a
-        assert producer is not None
         await press(pilot, app, "enter")
         assert app.screen._at[0] == producer.producer
         await press(pilot, app, "backspace")
@@ -113,7 +110,6 @@ async def test_next_origin_passes_over_receivers(record: Callable[..., Machine])
         start = app.ops.list.line
         await press(pilot, app, "n")
         line = app.ops.list.line
-        assert start is not None
         assert line.relation is Relation.DIFFERS and line.a != start.a
         await press(pilot, app, "N")
         assert app.ops.list.line == start
@@ -178,7 +174,6 @@ async def test_receivers_hide(diverged: Runs) -> None:
     async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "2")
         browser = app.ops.list.browser
-        assert browser is not None
         before = {browser.line(k).relation for k in range(len(browser))}
         await press(pilot, app, "i")
         after = {browser.line(k).relation for k in range(len(browser))}

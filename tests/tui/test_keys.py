@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from programs import Do, Machine, training
-from textual.pilot import Pilot
 from tui_support import at_terminal, other_kernel, press, screen_text, settled
 
 from rltrace.diff.display.row_pairs import Relation
@@ -20,7 +19,6 @@ from rltrace_tui.row_cache import RowCache
 from rltrace_tui.trace_app import TraceApp
 
 Runs = tuple[Path, Path]
-Scene = Pilot[Any]
 Record = Callable[..., Machine]
 
 
@@ -33,7 +31,6 @@ async def test_filter_by_selector_and_phase(diverged: Runs) -> None:
     async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "2")
         browser = app.ops.list.browser
-        assert browser is not None
         before = len(browser)
         await press(pilot, app, "w", tuple("mm"), "enter")
         lines = [browser.line(k) for k in range(len(browser))]

@@ -6,12 +6,10 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from programs import Do, Machine, training
-from textual.pilot import Pilot
 from tui_support import at_terminal, press, screen_text, settled
 
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
@@ -25,7 +23,6 @@ from rltrace_tui.pane import Pane
 from rltrace_tui.trace_app import TraceApp
 
 Record = Callable[..., Machine]
-Scene = Pilot[Any]
 
 
 async def test_one_trace(record: Record) -> None:

@@ -259,7 +259,6 @@ def lines(trace: Trace) -> Iterator[tuple[str, OpLine, str]]:
     """(kind, row, the row as text) of all rows."""
     ops: dict[tuple[str, int], str] = {}
     for line in list_ops(trace, parse_selectors(["all"])):
-        assert isinstance(line, OpLine)
         name = ops[line.stream, line.row] = line.op.removeprefix("jit.")
         takes = (
             (each.origin if each.producer is None else ops[line.stream, each.producer])
@@ -303,7 +302,6 @@ def test_another_number_of_a_compiled_function_is_found(programs: JaxPrograms) -
     comparison = compare(*traces)
     found = comparison.decisive
     assert comparison.verdict is Verdict.DIVERGED
-    assert found is not None
     assert (found.cause, found.op) == (Cause.ARGUMENTS, "jit.<lambda>")
     assert "compile() #1=3.0 in A" in found.explanation
     assert "4.0 in B" in found.explanation

@@ -270,7 +270,6 @@ def test_what_xla_chose_by_timing_is_a_fact(programs: JaxPrograms) -> None:
 def test_another_learning_rate_is_an_argument(programs: JaxPrograms) -> None:
     """A number of the program's text is named by its line, before anything is computed with it."""
     found = compared(programs, "rate", "0.2", "0").decisive
-    assert found is not None
     assert (found.cause, found.op) == (Cause.ARGUMENTS, "jit.train.before")
     assert "rate * jax.grad(loss)(weights), key), loss(weights) #1=0.1 in A" in found.explanation
 
@@ -278,7 +277,6 @@ def test_another_learning_rate_is_an_argument(programs: JaxPrograms) -> None:
 def test_another_key_is_outside_data(programs: JaxPrograms) -> None:
     """Keys are data: another seed is found where it came in."""
     found = compared(programs, "key", "0.1", "1").decisive
-    assert found is not None
     assert (found.cause, found.a_index) == (Cause.OUTSIDE, 0)
 
 
@@ -339,7 +337,6 @@ def test_a_carry_heals_what_follows(programs: JaxPrograms) -> None:
 def test_one_array_of_the_carry(programs: JaxPrograms) -> None:
     """Of the carry only the named array is replaced: the key, which is equal anyway, heals nothing."""
     key = replayed(programs, "keyed", inject="op=*.iteration,step=3,array=*1?", NUDGE="1e-6")
-    assert key.decisive is not None
     assert key.decisive.step == 3
     account = json.loads((programs.folder / "keyed.json").read_text())
     assert (account["selected"], account["injected"]) == (1, 1)

@@ -89,7 +89,6 @@ def test_calls_from_the_cache_end_the_same_steps(programs: JaxPrograms) -> None:
 def test_other_numbers_are_found_at_the_first_update(programs: JaxPrograms) -> None:
     """Steps order what differs."""
     found = compare(programs.recorded("whole", "program"), programs.recorded("rate", "program", RATE="0.2")).decisive
-    assert found is not None
     assert (found.cause, found.op, found.step) == (Cause.ARGUMENTS, "jit.update", 0)
 
 

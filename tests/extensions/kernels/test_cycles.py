@@ -173,8 +173,8 @@ def test_the_profilers_own_overhead_is_no_op_on_torch_2_11() -> None:
     assert kineto._other(EventOf211("Lazy Function Loading", 0), "") is None
     op = kineto._other(EventOf211("aten::mm", 7), "")
     call = kineto._other(EventOf211("cuLaunchKernelEx", 9, linked=7), "")
-    assert op is not None and (op.name, op.runtime, op.linked) == ("aten::mm", False, 0)
-    assert call is not None and (call.name, call.runtime, call.linked) == ("cuLaunchKernelEx", True, 7)
+    assert (op.name, op.runtime, op.linked) == ("aten::mm", False, 0)
+    assert (call.name, call.runtime, call.linked) == ("cuLaunchKernelEx", True, 7)
 
 
 def test_rows_of_other_threads_are_counted(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,7 @@ def test_nothing_that_loads_or_runs(attribute: dict[str, str]) -> None:
 # --- charts -----------------------------------------------------------------------------------------------------------
 
 
-def drawn(element: Element | None) -> Node:
-    assert element is not None
+def drawn(element: Element) -> Node:
     return parse(render(element)).children[0]
 
 

@@ -91,7 +91,6 @@ def test_the_module_that_parts_is_named(tmp_path: Path, at: str, twist: str, rea
     assert first.own is (at == "layers.1.attention")
     before = next(module for module in parity.modules if module.path.a == f"Policy.{at}")
     assert first.of == before.rows  # whose inputs agree
-    assert before.distance is not None
     assert before.distance.absolute
     assert "whole_number_model.py" in str((first.op.b or first.several[0].b).site)  # type: ignore[union-attr]
 
@@ -100,7 +99,6 @@ def test_the_same_numbers_in_another_dtype_are_not_bitwise_equal(tmp_path: Path)
     """A head in bfloat16 on one side, which holds whole numbers below 256 exactly."""
     parity = of_one_trace(tmp_path, policy(twist="dtype", at="head"))
     head = next(module for module in parity.modules if module.path.a == "Policy.head")
-    assert head.dtype is not None
     assert (head.dtype.a, head.dtype.b) == ("float32", "bfloat16")
     assert (head.rows, head.differing) == (FED, 0)
     assert (parity.verdict, parity.why) == (
@@ -119,7 +117,6 @@ def test_dropout_that_was_left_on_is_named(tmp_path: Path, on: str) -> None:
         generate(model, SEQUENCES, PROMPTS)
         train(model.train(), SEQUENCES)
     parity = compared(tmp_path / "t.zarr").parity
-    assert parity.first is not None
     assert (parity.first.path.a, parity.first.reason) == ("Policy.keep", Reason.RNG)
     assert "draws random numbers" in parity.first.explanation
 
@@ -153,7 +150,6 @@ def test_other_weights_are_the_cause(tmp_path: Path) -> None:
             model.layers[1].up.weight[0, 0] += 1
         train(model, SEQUENCES)
     parity = compared(a, tmp_path / "b.zarr").parity
-    assert parity.first is not None
     assert (parity.first.path.a, parity.first.reason) == ("Policy.layers.1.up", Reason.WEIGHTS)
 
 
@@ -167,7 +163,6 @@ def test_what_the_programs_hand_in_is_compared_too(tmp_path: Path) -> None:
         model(ids, mask, torch.arange(ids.shape[1])[None] * 2).sum().backward()
     parity = compared(tmp_path / "t.zarr").parity
     assert parity.verdict is ParityVerdict.DIFFERS
-    assert parity.first is not None
     assert (parity.first.reason, parity.first.path.b) == (Reason.INPUTS, "Policy")
     assert "positions" in parity.first.explanation
 
@@ -262,7 +257,6 @@ def test_sequences_that_see_each_other_are_no_matter_of_shape(tmp_path: Path) ->
         model(ids, torch.ones_like(ids), positions).sum().backward()
     parity = compared(tmp_path / "t.zarr").parity
     assert {module.rows for module in parity.modules} == {FED}
-    assert parity.first is not None
     assert (parity.first.path.a, parity.first.reason) == ("Policy.layers.0.attention", Reason.BESIDE)
     assert parity.first.row == "token 0 of sequence 1"
 
@@ -568,7 +562,6 @@ class Embedded(Scores):
         self.rotary = RotaryEmbedding()
 
     def forward(self, observations: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
-        assert position_ids is not None
         return super().forward(observations) + self.rotary(observations, position_ids)[..., :2]
 
 

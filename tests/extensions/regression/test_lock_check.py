@@ -52,7 +52,6 @@ class Within:
 
     def run(self, jobs: Sequence[RunRequest]) -> Iterator[RunResult]:
         for job in jobs:
-            assert job.copy is not None
             copy_folder(job.origin, job.copy, job.shared, job.without)
             options = dict(zip(job.options[::2], job.options[1::2], strict=True))
             until = options.get("--until")

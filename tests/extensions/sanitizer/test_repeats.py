@@ -31,9 +31,7 @@ def repeated(record: Record, program: Program, times: int = 1) -> RepeatedOps:
     """What is found when each op of a program is called again."""
     with record.block(repeat=times) as got:
         program()
-    found = found_in(got.process)
-    assert found is not None
-    return found
+    return found_in(got.process)
 
 
 def reasons(found: RepeatedOps) -> dict[str, str]:
@@ -57,9 +55,7 @@ def unchanged(tmp_path: Path, program: Program) -> RepeatedOps:
         states.append(torch.get_rng_state())
     assert differences(*paths) == []
     assert torch.equal(*states)
-    found = found_in(open_trace(paths[1]).processes[0])
-    assert found is not None
-    return found
+    return found_in(open_trace(paths[1]).processes[0])
 
 
 @pytest.fixture(params=["each in turn", "two at once"])
@@ -121,7 +117,6 @@ def test_an_op_that_does_not_repeat_itself_is_named(record: Record, op: str) -> 
     assert (found.times, found.calls) == (2, 5)
     (unequal,) = found.unequal
     assert (unequal.op, unequal.calls, unequal.results, unequal.of) == (f"toy_ops.{op}.default", 3, (0,), 1)
-    assert unequal.site is not None
     assert unequal.site.function.endswith("program")
     assert (unequal.dtype, unequal.elements, unequal.unequal) == ("float32", 4, 1)
     assert unequal.differing == 3 if op == "count" else unequal.differing
@@ -135,7 +130,6 @@ def test_the_largest_distance_is_of_all_calls(record: Record) -> None:
     with record.block(repeat=2) as got:
         torch.ops.toy_ops.count(torch.zeros(1))
     found = found_in(got.process)
-    assert found is not None
     assert found.unequal[0].absolute == 2
 
 
@@ -147,7 +141,6 @@ def test_a_trace_without_its_row_names_no_op(record: Record, monkeypatch: pytest
     (kind,) = next(r for r in got.process.journal.records if r["type"] == "repeats")["kinds"]
     monkeypatch.setitem(kind, "row", 5)
     found = found_in(got.process)
-    assert found is not None
     assert found.unequal == ()
     monkeypatch.delitem(kind, "row")
     assert found_in(got.process) is None
@@ -287,7 +280,6 @@ def test_a_kernel_with_atomics_is_found(tmp_path: Path) -> None:
     subprocess.run([sys.executable, Path(__file__).with_name("atomics.py"), trace], check=True)
     got = Recorded(trace)
     found = found_in(got.process)
-    assert found is not None
     (unequal,) = found.unequal
     assert (unequal.op, unequal.calls, unequal.differing, unequal.dtype) == ("triton.total", 1, 1, "float32")
     assert got.named("mul")[0].inputs[0].row == got.named("total")[0].index

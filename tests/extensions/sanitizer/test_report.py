@@ -61,7 +61,6 @@ def test_a_difference_says_whether_its_op_repeats_itself(
     """Beside the cause ``same-kernel``; where a call of the operator was left out, nothing is known."""
     traces = trace(tmp_path / "a.zarr", "s", **a), trace(tmp_path / "b.zarr", "t", **b)  # type: ignore[arg-type]
     found = compare(*traces).first
-    assert found is not None
     assert found.cause is Cause.SAME_KERNEL
     assert said in found.explanation
 

@@ -363,7 +363,6 @@ def test_values_of_ids_are_recorded_and_of_floats_are_not(record: Record) -> Non
     process = record(training, rows="module=*").process
     first, second = process.activations.calls(0)[:2]
     ids, mask = (process.values.get(kept(first, Part.INPUT, name).whole) for name in ("ids", "mask"))
-    assert ids is not None
     assert (ids.shape, ids.dtype, mask.dtype) == ((1, 5), "int64", "bool")
     assert mask.numbers.all()
     assert kept(second, Part.INPUT, "input").whole == ids.digest

@@ -90,7 +90,6 @@ def test_properties_of_a_gap(pairs: list[tuple[float, float]]) -> None:
     """k3 is never negative, swapped sides change k1's sign alone, portions grow, and the listed are the furthest."""
     a, b = map(list, zip(*pairs, strict=True))
     gap, swapped = gap_of(a, b), gap_of(b, a)
-    assert gap.mean is not None and gap.largest is not None and gap.k3 is not None and gap.k1 is not None
     assert gap.k3 >= 0
     assert (swapped.k1, swapped.mean, swapped.equal) == (-gap.k1, gap.mean, gap.equal)
     assert 0 <= gap.mean <= gap.largest * (1 + 1e-12)

@@ -138,7 +138,6 @@ def test_a_reference_model_beside_the_policy_is_not_taken_for_it() -> None:
     generate(a, PROMPTS, TAKEN)
     train(b, PROMPTS, TAKEN)
     found = effects_of(compare(a.call_range, b.call_range)).gap
-    assert isinstance(found, Gap)
     assert (found.n, found.equal) == (9, 9)
 
 

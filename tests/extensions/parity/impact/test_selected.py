@@ -28,9 +28,6 @@ from rltrace.extensions.parity.token_keys import NONE
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.activation_rows import Part
 
-PROMPTS = [[3, 4], [5, 6, 7], [5, 6, 7]]
-TAKEN = [[1, 2, 3, 4], [1, 8], [1, 9, 9]]
-
 
 def fed(*batches: list[list[int]], cached: bool = True) -> Tokens:
     """The tokens of a side that was fed these, call by call."""
@@ -42,7 +39,6 @@ def fed(*batches: list[list[int]], cached: bool = True) -> Tokens:
 
 
 def ids(lying: ElementPlacement | None, tokens: Tokens) -> list[int]:
-    assert lying is not None
     return [int(tokens.ids[i]) if i != NONE else PAD for i in lying.tokens]
 
 
@@ -76,7 +72,7 @@ def test_more_than_a_call_was_fed_are_of_the_tokens_fed_last_and_that_is_said() 
     tokens = fed([[1, 2, 3], [4, 5, 6]], [[7], [8]], [[9], [10]])
     found = element_tokens((2, 3), tokens.index[2].reshape(2, 1), tokens)
     assert ids(found, tokens) == [3, 7, 9, 6, 8, 10]
-    assert found is not None and found.assumed == "[2, 3] taken as those of the last 3 tokens"
+    assert found.assumed == "[2, 3] taken as those of the last 3 tokens"
 
 
 def test_a_shape_that_fits_nothing_is_nobodys() -> None:
@@ -132,7 +128,6 @@ def selected(shift: float, text: str = "module=*.logprob", keep: bool = True) ->
 def test_what_both_programs_computed_is_compared_token_by_token() -> None:
     """The token that was sampled last is one of them, though the generator was never fed it; the prompt's are none."""
     same, other = selected(0.0), selected(-0.25)
-    assert isinstance(same, Gap) and isinstance(other, Gap)
     assert (same.n, same.equal) == (3, 3)
     assert (other.n, other.equal) == (3, 2)
     assert [(t.place, t.token) for t in other.furthest] == [("token 4 of sequence 0", 5)]
@@ -165,7 +160,6 @@ def test_observations_identify_themselves() -> None:
     acted(b, [[3.0, 4.0], [7.0, 8.0]], shift=0.5)
     found = compare(a.call_range, b.call_range)
     gap = gap_of_selected(Policy(found.a, found.ranks), Policy(found.b), *parse_both("module=Actor", "--logprobs"))
-    assert isinstance(gap, Gap)
     assert (gap.n, gap.equal, gap.largest) == (3, 2, 0.5)
     assert (gap.only_a, gap.only_b) == (0, 1)
     assert [(t.place, t.token, t.a, t.b) for t in gap.furthest] == [("row 0 of call 1", None, -7.0, -6.5)]
@@ -208,6 +202,5 @@ def test_what_was_computed_with_other_weights_does_not_count(tmp_path: Path) -> 
     path = str(recorder(tmp_path)(epochs, rows="all", values="op=gather").path)
     found = compare(*open_ranges(*(parse_given(path, [], side) for side in "ab")))
     gap = gap_of_selected(Policy(found.a, found.ranks), Policy(found.b), *parse_both("op=gather", "--logprobs"))
-    assert isinstance(gap, Gap)
     assert (gap.n, gap.only_a, gap.only_b) == (12, 0, 0)
-    assert gap.largest is not None and gap.largest < 1e-6
+    assert gap.largest < 1e-6

@@ -219,7 +219,6 @@ def test_log_probabilities_that_the_programs_return(tmp_path: Path, batch: int) 
     with rltrace.record(tmp_path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
         trainer(*padded(SEQUENCES, left=False))["loss"].backward()
     gap = effects_of(of_both(tmp_path)).gap
-    assert isinstance(gap, Gap), gap
     assert (gap.n, gap.largest) == (SAMPLED - 2, pytest.approx(0, abs=1e-5))
     assert "Sampler.raw_logprobs (A)" in gap.source and gap.source.endswith("A sampled at temperature 0.5")
 
