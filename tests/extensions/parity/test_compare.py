@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 import torch
+from children import in_thread
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from parity_traces import compared, record, recorded
 from torch import nn
 from whole_number_model import LAYERS, WIDTH, Dense, Policy, generate, padded, policy, train
 
-import rltrace
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.capture.call_facts import Called, Point, sources
-from rltrace.extensions.parity.compare import Compared, ParityOptions, compare
+from rltrace.extensions.parity.compare import ParityOptions, compare
 from rltrace.extensions.parity.inputs import open_ranges, parse_given
 from rltrace.extensions.parity.model import Parity, ParityVerdict, Reason, RowsBy
 from rltrace.trace.format.activation_rows import Part
@@ -30,27 +29,29 @@ FED = 17
 """Tokens that the generator is fed: all but the last of the longest sequence; the others' ends go on with padding."""
 
 
-def record(path: Path) -> AbstractContextManager[Any]:
-    context: AbstractContextManager[Any] = rltrace.record(path, rows="all", values="module=*")
-    return context
-
-
-def recorded(path: Path, program: Callable[[], object]) -> Path:
-    with record(path):
-        program()
-    return path
-
-
-def compared(a: Path, b: Path | None = None, asked: ParityOptions | None = None) -> Compared:
-    return compare(*open_ranges(parse_given(str(a), [], "a"), parse_given(str(b or a), [], "b")), asked)
-
-
-def of_one_trace(path: Path, model: nn.Module, sequences: list[list[int]] = SEQUENCES) -> Parity:
-    """The model's generator and its trainer, one after the other."""
+def of_one_trace(
+    path: Path,
+    model: nn.Module,
+    sequences: list[list[int]] = SEQUENCES,
+    *,
+    sampled: int = len(SEQUENCES),
+    last: int | None = None,
+) -> Parity:
+    """The model's generator, of so many sequences, and its trainer, one after the other."""
     with record(path / "t.zarr"):
-        generate(model, SEQUENCES, PROMPTS)
+        generate(model, SEQUENCES[:sampled], PROMPTS[:sampled], last=last)
         train(model, sequences)
     return compared(path / "t.zarr").parity
+
+
+def of_observations(path: Path, model: nn.Module, rollout: Iterable[Any], batch: Any) -> Path:
+    """The trace of a model that is called with each observation, and trained on a batch."""
+    with record(path / "t.zarr"):
+        with torch.no_grad():
+            for observed in rollout:
+                model(*observed)
+        model(*batch).sum().backward()
+    return path / "t.zarr"
 
 
 def test_programs_that_agree_are_bitwise_equal(tmp_path: Path) -> None:
@@ -60,11 +61,8 @@ def test_programs_that_agree_are_bitwise_equal(tmp_path: Path) -> None:
     parity = of_one_trace(tmp_path, policy(), SEQUENCES[::-1])
     assert (parity.verdict, parity.origins, parity.holes) == (ParityVerdict.BITWISE, (), ())
     assert {module.rows for module in parity.modules} == {FED}
-    assert {str(module.path.a) for module in parity.modules} >= {
-        "Policy",
-        "Policy.place",
-        "Policy.layers.1.attention.out",
-    }
+    compared_modules = {module.path.a for module in parity.modules}
+    assert compared_modules >= {"Policy", "Policy.place", "Policy.layers.1.attention.out"}
     assert (parity.b.missing, parity.b.excused) == (1, 1)
     assert (parity.a.missing, parity.a.excused) == (2, 2)
     assert parity.repeated == ()
@@ -101,10 +99,8 @@ def test_the_same_numbers_in_another_dtype_are_not_bitwise_equal(tmp_path: Path)
     head = next(module for module in parity.modules if module.path.a == "Policy.head")
     assert (head.dtype.a, head.dtype.b) == ("float32", "bfloat16")
     assert (head.rows, head.differing) == (FED, 0)
-    assert (parity.verdict, parity.why) == (
-        ParityVerdict.DIFFERS,
-        "2 modules have different dtypes; the numbers are the same",
-    )
+    assert parity.verdict is ParityVerdict.DIFFERS
+    assert parity.why == "2 modules have different dtypes; the numbers are the same"
 
 
 @pytest.mark.parametrize("on", ["both sides", "one side"])
@@ -130,8 +126,7 @@ def test_two_programs_with_other_names(tmp_path: Path) -> None:
             self.policy = policy()
 
         def forward(self, *given: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = self.policy(*given)
-            return out
+            return self.policy(*given)
 
     a = recorded(tmp_path / "a.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
     b = recorded(tmp_path / "b.zarr", lambda: train(Trainer(), SEQUENCES))
@@ -221,8 +216,7 @@ def test_other_positions_come_before_what_modules_make_of_them(tmp_path: Path) -
     """
     first, rest = policy(), Uncounted()
     rest.load_state_dict(first.state_dict())
-    twisted: Any = rest.layers[0].attention
-    twisted.twist = "own"
+    rest.layers[0].attention.twist = "own"
     a = recorded(tmp_path / "a.zarr", lambda: generate(first, SEQUENCES, PROMPTS))
     b = recorded(tmp_path / "b.zarr", lambda: rest(*padded(SEQUENCES, left=True)).sum().backward())
     parity = compared(a, b).parity
@@ -299,8 +293,7 @@ def test_what_a_router_hands_to_an_expert_is_known_by_its_content(tmp_path: Path
     with record(tmp_path / "t.zarr"):
         model = Experts()
         generate(model, SEQUENCES, PROMPTS)
-        twisted: Any = model.experts[1]
-        twisted.twist = "operators"
+        model.experts[1].twist = "operators"
         train(model, SEQUENCES)
     parity = compared(tmp_path / "t.zarr").parity
     rows = [module.rows for module in parity.modules if str(module.path.a).startswith("Experts.experts.")]
@@ -372,9 +365,8 @@ def test_a_is_the_model_that_samples(tmp_path: Path) -> None:
         train(model, SEQUENCES)
     parity = compared(tmp_path / "t.zarr").parity
     assert parity.verdict is ParityVerdict.DIFFERS
-    assert [(one.path.a, one.path.b, one.reason) for one in parity.origins] == [
-        ("Engine.head", "Policy.head", Reason.WEIGHTS)
-    ]
+    [head] = parity.origins
+    assert (head.path.a, head.path.b, head.reason) == ("Engine.head", "Policy.head", Reason.WEIGHTS)
 
 
 class Fused(nn.Module):
@@ -399,16 +391,11 @@ class Split(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate, self.up, self.act, self.down = (
-            Dense(WIDTH, WIDTH),
-            Dense(WIDTH, WIDTH),
-            nn.ReLU(),
-            Dense(WIDTH, WIDTH),
-        )
+        self.gate, self.up, self.down = (Dense(WIDTH, WIDTH) for _ in range(3))
+        self.act = nn.ReLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down(self.act(self.gate(x)) * self.up(x)) + x
-        return out
+        return self.down(self.act(self.gate(x)) * self.up(x)) + x
 
 
 class Layered(nn.Module):
@@ -421,15 +408,13 @@ class Layered(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         made = self.layer(self.embed(ids))
-        out: torch.Tensor = self.head(sum(made) if isinstance(made, tuple) else made)
-        return out
+        return self.head(sum(made) if isinstance(made, tuple) else made)
 
 
 def fused_and_split() -> tuple[Layered, Layered]:
     """Both programs' models, of the same weights."""
     engine, trainer = Layered(Fused()), Layered(Split())
-    own: Any = engine.layer
-    other: Any = trainer.layer
+    own, other = engine.layer, trainer.layer
     with torch.no_grad():
         for name in ("weight", "bias"):
             getattr(own.both, name).copy_(torch.cat([getattr(other.gate, name), getattr(other.up, name)]))
@@ -453,21 +438,10 @@ def test_modules_of_another_meaning_are_not_held_against_each_other(tmp_path: Pa
 
 def test_rows_that_a_never_computed_leave_it_undecided(tmp_path: Path) -> None:
     """The trainer has a sequence that the generator has not: all else is equal, and that is not enough."""
-    with record(tmp_path / "t.zarr"):
-        model = policy()
-        generate(model, SEQUENCES[:2], PROMPTS[:2])
-        train(model, SEQUENCES)
-    parity = compared(tmp_path / "t.zarr").parity
+    parity = of_one_trace(tmp_path, policy(), sampled=2)
     assert parity.verdict is ParityVerdict.UNDECIDED
     assert "A never computed 5 of the rows of B" in parity.why  # its first two tokens begin another sequence as well
     assert all(module.differing == 0 for module in parity.modules)
-
-
-def test_another_tokenisation_shows_both_first_sequences(tmp_path: Path) -> None:
-    parity = of_one_trace(tmp_path, policy(), [[19, 18, 17, 16]])
-    assert parity.verdict is ParityVerdict.UNDECIDED
-    assert "the two had other tokens" in parity.why
-    assert any("the first tokens of B were 19 18 17 16" in note for note in parity.notes)
 
 
 def test_calls_of_other_steps_have_other_weights(tmp_path: Path) -> None:
@@ -489,11 +463,9 @@ def test_a_side_that_disagrees_with_itself(tmp_path: Path) -> None:
     with record(tmp_path / "t.zarr"):
         model = policy(twist="operators", at="layers.0.up")
         generate(model, SEQUENCES, PROMPTS)
-        twisted: Any = model.get_submodule("layers.0.up")
-        twisted.twist = ""
-        train(model, SEQUENCES)
-        twisted.twist = "operators"
-        train(model, SEQUENCES)
+        for twist in ("", "operators"):
+            model.layers[0].up.twist = twist
+            train(model, SEQUENCES)
     parity = compared(tmp_path / "t.zarr").parity
     assert parity.verdict is ParityVerdict.BITWISE  # the first of B with the first of A
     assert [(one.side, one.how, one.module) for one in parity.repeated] == [("b", "again", "Policy.layers.0.up")]
@@ -501,11 +473,7 @@ def test_a_side_that_disagrees_with_itself(tmp_path: Path) -> None:
 
 def test_logits_of_the_last_token_alone(tmp_path: Path) -> None:
     """The generator's head sees one position of the prompt; whose it is, its content shows: nothing is assumed."""
-    with record(tmp_path / "t.zarr"):
-        model = policy()
-        generate(model, SEQUENCES, PROMPTS, last=1)
-        train(model, SEQUENCES)
-    parity = compared(tmp_path / "t.zarr").parity
+    parity = of_one_trace(tmp_path, policy(), last=1)
     assert parity.verdict is ParityVerdict.BITWISE
     head = next(module for module in parity.modules if module.path.a == "Policy.head")
     assert head.rows == FED - sum(PROMPTS) + len(PROMPTS)
@@ -524,27 +492,19 @@ class Scores(nn.Module):
                 weight.copy_(weight.mul(8).round())
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.head(torch.relu(self.body(observations)))
-        return out
+        return self.head(torch.relu(self.body(observations)))
 
 
 def test_rows_without_tokens_are_known_by_what_was_handed_in(tmp_path: Path) -> None:
     """Observations, met one by one, and then in a shuffled batch that has one more."""
     observations = torch.arange(24).reshape(8, 3).float()
-    with record(tmp_path / "t.zarr"):
-        model = Scores()
-        with torch.no_grad():
-            for one in observations[:7]:
-                model(one[None])
-        model(observations.flip(0)).sum().backward()
-    path = tmp_path / "t.zarr"
+    path = of_observations(tmp_path, Scores(), ([one] for one in observations[:7].split(1)), [observations.flip(0)])
     parity = compared(path).parity
     assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.UNDECIDED)
     assert {module.rows for module in parity.modules} == {7}
     assert "A never computed 1 of the rows of B" in parity.why
-    assert (
-        compared(path, asked=ParityOptions(RowsBy.ORDER)).parity.verdict is ParityVerdict.DIFFERS
-    )  # the order is another
+    by_order = compared(path, asked=ParityOptions(RowsBy.ORDER)).parity
+    assert by_order.verdict is ParityVerdict.DIFFERS  # it is another one
 
 
 class RotaryEmbedding(nn.Module):
@@ -568,15 +528,9 @@ class Embedded(Scores):
 def test_positions_are_no_token_ids(tmp_path: Path) -> None:
     """A model that is given embedded tokens looks none up: the positions that all its sequences share are not taken for
     their tokens, which would make rows of one sequence rows of another."""
-    embedded = torch.arange(24).reshape(2, 4, 3).float()
-    positions = torch.arange(4)[None]
-    with record(tmp_path / "t.zarr"):
-        model = Embedded()
-        with torch.no_grad():
-            for sequence in embedded:
-                model(sequence[None], positions)
-        model(embedded.flip(0), positions).sum().backward()
-    parity = compared(tmp_path / "t.zarr").parity
+    embedded, positions = torch.arange(24).reshape(2, 4, 3).float(), torch.arange(4)[None]
+    rollout = ((sequence, positions) for sequence in embedded.split(1))
+    parity = compared(of_observations(tmp_path, Embedded(), rollout, (embedded.flip(0), positions))).parity
     assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.BITWISE)
     assert next(module for module in parity.modules if module.path.a == "Embedded.head").rows == 8
 
@@ -606,36 +560,23 @@ class Timed(Scores):
 
 def test_rows_are_known_by_the_input_that_differs_most(tmp_path: Path) -> None:
     observations, time = torch.arange(24).reshape(8, 3).float(), torch.arange(8).remainder(2)[:, None].float()
-    with record(tmp_path / "t.zarr"):
-        model = Timed()
-        with torch.no_grad():
-            for row in range(8):
-                model(time[row : row + 1], observations[row : row + 1])
-        model(time.flip(0), observations.flip(0)).sum().backward()
-    parity = compared(tmp_path / "t.zarr").parity
+    rollout = zip(time.split(1), observations.split(1), strict=True)
+    parity = compared(of_observations(tmp_path, Timed(), rollout, (time.flip(0), observations.flip(0)))).parity
     assert (parity.rows_by, parity.verdict) == (RowsBy.INPUTS, ParityVerdict.BITWISE)
 
 
 def test_rows_in_a_declared_order(tmp_path: Path) -> None:
     """What is handed in is drawn anew on each side, so only its order identifies it."""
-    with record(tmp_path / "t.zarr"):
-        model = Scores()
-        with torch.no_grad():
-            for at in range(4):
-                model(torch.full((2, 3), float(at)))
-        model(torch.arange(4.0).repeat_interleave(2)[:, None].expand(8, 3) + 0.0).sum().backward()
-    parity = compared(tmp_path / "t.zarr", asked=ParityOptions(RowsBy.ORDER)).parity
+    observations = torch.arange(4.0).repeat_interleave(2)[:, None].expand(8, 3) + 0.0
+    path = of_observations(tmp_path, Scores(), ([pair] for pair in observations.split(2)), [observations])
+    parity = compared(path, asked=ParityOptions(RowsBy.ORDER)).parity
     assert (parity.rows_by, parity.verdict) == (RowsBy.ORDER, ParityVerdict.BITWISE)
 
 
 def test_rows_that_cannot_be_identified_are_an_error(tmp_path: Path) -> None:
-    with record(tmp_path / "t.zarr"):
-        model = Scores()
-        with torch.no_grad():
-            model(torch.zeros(2, 3))
-        model(torch.ones(8, 3)).sum().backward()
+    path = of_observations(tmp_path, Scores(), [[torch.zeros(2, 3)]], [torch.ones(8, 3)])
     with pytest.raises(UsageError, match="--rows-by order"):
-        compared(tmp_path / "t.zarr")
+        compared(path)
 
 
 def test_streams_that_could_both_be_meant_are_named(tmp_path: Path) -> None:
@@ -644,27 +585,12 @@ def test_streams_that_could_both_be_meant_are_named(tmp_path: Path) -> None:
         model = policy()
         generate(model, SEQUENCES, PROMPTS)
         for name in ("one", "two"):
-            thread = Thread(target=train, args=(model, SEQUENCES), name=name)
-            thread.start()
-            thread.join()
+            in_thread(name, lambda: train(model, SEQUENCES))
     path = tmp_path / "t.zarr"
     with pytest.raises(UsageError, match=r"B could be any of the streams .*thread:one, .*thread:two"):
         compared(path)
     given = parse_given(str(path), [], "a"), parse_given(f"{path}:*thread:two", [], "b")
     assert compare(*open_ranges(*given)).parity.verdict is ParityVerdict.BITWISE
-
-
-def test_a_trace_without_rows_says_how_to_record_them(tmp_path: Path) -> None:
-    with rltrace.record(tmp_path / "t.zarr"):  # type: ignore[operator]
-        generate(policy(), SEQUENCES, PROMPTS)
-    with pytest.raises(UsageError, match="rltrace record --rows all"):
-        compared(tmp_path / "t.zarr")
-
-
-def test_without_calls_with_gradient_the_sides_are_asked_for(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "t.zarr", lambda: generate(policy(), SEQUENCES, PROMPTS))
-    with pytest.raises(UsageError, match="no calls with gradient"):
-        compared(path)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from parity_traces import compared
 
 from rltrace.errors import UsageError
 from rltrace.extensions.parity.call_range import CallRange
-from rltrace.extensions.parity.compare import compare
 from rltrace.extensions.parity.impact.logprobs import Gap, measure
-from rltrace.extensions.parity.inputs import open_ranges, parse_given
-from rltrace.extensions.parity.model import Parity, ParityVerdict
+from rltrace.extensions.parity.model import ParityVerdict
 from rltrace.extensions.parity.requirements import Measure, Requirement, holds, parse_requirement
 from rltrace.testing import In, TraceBuilder
 from rltrace.testing.builder import StreamBuilder
@@ -47,15 +46,11 @@ def trace(path: Path, ranks: Sequence[Sequence[Sequence[int]]], off: float = 0) 
     return built.finish()
 
 
-def compared(a: Path, b: Path) -> Parity:
-    return compare(*open_ranges(parse_given(str(a), [], "a"), parse_given(str(b), [], "b"))).parity
-
-
 @pytest.mark.parametrize("off", [0.0, 1.0])
 def test_data_parallel_ranks_are_one_side(tmp_path: Path, off: float) -> None:
     """Each has some of the generator's sequences; what differs in one of them is found, with the op of that rank."""
     a = trace(tmp_path / "a.zarr", [SEQUENCES])
-    parity = compared(a, trace(tmp_path / "b.zarr", [SEQUENCES[:1], SEQUENCES[1:]], off))
+    parity = compared(a, trace(tmp_path / "b.zarr", [SEQUENCES[:1], SEQUENCES[1:]], off)).parity
     assert parity.verdict is (ParityVerdict.DIFFERS if off else ParityVerdict.BITWISE)
     assert {module.rows for module in parity.modules} == {6}
     assert (parity.b.stream, parity.b.passes) == ("rank0/main and rank1/main", 2)

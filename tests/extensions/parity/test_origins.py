@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from parity_traces import compared
 
-from rltrace.extensions.parity.compare import compare
-from rltrace.extensions.parity.inputs import open_ranges, parse_given
 from rltrace.extensions.parity.model import Reason
 from rltrace.testing import In, TraceBuilder
 
@@ -43,10 +42,9 @@ def model(path: Path, early: float, late: float) -> Path:
 def test_rows_that_came_in_otherwise_do_not_count(tmp_path: Path) -> None:
     """``mul`` gives another first row, for it was given another; the second, whose inputs agree, parts at ``exp``."""
     a, b = model(tmp_path / "a.zarr", 0, 0), model(tmp_path / "b.zarr", 1, 1)
-    given = parse_given(str(a), (), "a"), parse_given(str(b), (), "b")
-    first, own = compare(*open_ranges(*given)).parity.origins
+    first, own = compared(a, b).parity.origins
     assert (first.path.b, own.path.b) == ("LM.first", "LM.own")
-    assert own.op.b is not None and own.op.b.op == "aten.exp.default"
+    assert own.op.b.op == "aten.exp.default"
     assert (own.rows, own.of) == (1, 1)
 
 
@@ -81,6 +79,5 @@ def attending(path: Path, tokens: int, dropout: float, off: float) -> Path:
 def test_attention_draws_where_it_drops_out(tmp_path: Path, dropout: float, reason: Reason) -> None:
     """Torch marks attention as an op that draws random numbers; without dropout that is not why two of them differ."""
     a, b = attending(tmp_path / "a.zarr", 2, dropout, 0.5), attending(tmp_path / "b.zarr", 3, dropout, 0)
-    given = parse_given(str(a), (), "a"), parse_given(str(b), (), "b")
-    (origin,) = compare(*open_ranges(*given)).parity.origins
+    (origin,) = compared(a, b).parity.origins
     assert (origin.path.b, origin.reason) == ("LM.own", reason)

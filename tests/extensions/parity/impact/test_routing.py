@@ -10,10 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded import recorder
+from parity_traces import compared, recorded
 from torch import nn
 
-from rltrace.extensions.parity.compare import compare
 from rltrace.extensions.parity.impact.routing import (
     Decisions,
     Routing,
@@ -23,7 +22,6 @@ from rltrace.extensions.parity.impact.routing import (
     outcomes,
 )
 from rltrace.extensions.parity.impact.summary import Effects, effects_of
-from rltrace.extensions.parity.inputs import open_ranges, parse_given
 
 
 def decided(scores: Any, k: int = 2, *, largest: bool = True) -> Decisions:
@@ -33,7 +31,7 @@ def decided(scores: Any, k: int = 2, *, largest: bool = True) -> Decisions:
     return Decisions(experts.numpy(), weights.numpy(), given_scores.numpy())
 
 
-def compared(a: Decisions, b: Decisions) -> Routing:
+def routing_of(a: Decisions, b: Decisions) -> Routing:
     return compare_decisions(("router", "router"), (a, b), [f"token {i}" for i in range(len(a))], [None] * len(a))
 
 
@@ -47,7 +45,7 @@ def test_what_can_become_of_a_decision() -> None:
         RoutingOutcome.REWEIGHTED,
         RoutingOutcome.SAME,
     ]
-    found = compared(a, b)
+    found = routing_of(a, b)
     assert (found.n, found.flipped, found.reordered, found.reweighted, found.same) == (4, 1, 1, 1, 1)
     assert (found.experts, found.chosen) == (3, 2)
 
@@ -56,7 +54,7 @@ def test_a_flip_has_its_margins() -> None:
     """Which experts on each side, how close it was on each, and how many that were as close did not flip."""
     a = decided([[0.5, 0.3, 0.25], [0.5, 0.3, 0.29], [0.5, 0.3, 0.1]])
     b = decided([[0.5, 0.25, 0.375], [0.5, 0.3, 0.29], [0.5, 0.3, 0.1]])
-    found = compared(a, b)
+    found = routing_of(a, b)
     (flip,) = found.flips
     assert (flip.place, flip.a, flip.b) == ("token 0", (0, 1), (0, 2))
     assert (flip.margin_a, flip.margin_b) == (0.3 - 0.25, 0.125)
@@ -67,12 +65,12 @@ def test_a_flip_has_its_margins() -> None:
 def test_flips_without_scores_have_no_margins_and_say_why() -> None:
     """What flipped is known from the experts alone; how close it was is not made up."""
     a, b = Decisions(np.array([[0, 1]])), Decisions(np.array([[0, 2]]), None, np.array([[0.5, 0.2, 0.3]]))
-    found = compared(a, b)
+    found = routing_of(a, b)
     assert (found.flipped, found.reweighted, found.margins_a.known) == (1, None, 0)
     assert found.flips[0].margin_a is None
     assert found.flips[0].margin_b == 0.3 - 0.2
     assert found.why_no_margins.startswith("no values of the inputs of topk in A, ")
-    both = compared(Decisions(np.array([[0, 1]])), Decisions(np.array([[0, 2]])))
+    both = routing_of(Decisions(np.array([[0, 1]])), Decisions(np.array([[0, 2]])))
     assert both.why_no_margins.startswith("no values of the inputs of topk in A and B, ")
 
 
@@ -97,7 +95,7 @@ def test_a_margin_that_cannot_be_is_not_known() -> None:
 
 def test_no_decisions_at_all() -> None:
     """Nothing in common is no agreement and no error."""
-    found = compared(decided(np.zeros((0, 4))), decided(np.zeros((0, 4))))
+    found = routing_of(decided(np.zeros((0, 4))), decided(np.zeros((0, 4))))
     assert (found.n, found.flipped, found.same, found.largest_flipped, found.flips) == (0, 0, 0, None, ())
 
 
@@ -113,7 +111,7 @@ def test_properties_against_torchs_topk(seed: int, experts: int, data: st.DataOb
     a, b = decided(scores, k, largest=largest), decided(other, k, largest=largest)
     ranked = scores.sort(dim=-1, descending=largest).values
     np.testing.assert_array_equal(margins(a), (ranked[:, k - 1] - ranked[:, k]).abs().numpy())
-    found = compared(a, b)
+    found = routing_of(a, b)
     sets = [set(x) != set(y) for x, y in zip(a.experts.tolist(), b.experts.tolist(), strict=True)]
     assert found.flipped == sum(sets)
     assert found.flipped + found.reordered + (found.reweighted or 0) + found.same == found.n == 12
@@ -184,9 +182,8 @@ class Run:
         return list((hidden @ weight.T).softmax(-1).topk(CHOSEN, dim=-1).indices.flatten(0, 1).tolist())
 
 
-def effects(folder: Path, run: Run, routing: str | None = None, **options: Any) -> Effects:
-    path = recorder(folder)(run, rows="all", **options).path
-    return effects_of(compare(*open_ranges(*(parse_given(str(path), [], side) for side in "ab"))), None, routing)
+def effects(folder: Path, run: Run, routing: str | None = None, values: Any = ()) -> Effects:
+    return effects_of(compared(recorded(folder / "t.zarr", run, values=values)), None, routing)
 
 
 @pytest.mark.parametrize("values", [(), ("op=topk",)])
@@ -196,7 +193,7 @@ def test_flips_are_those_that_torch_makes(tmp_path: Path, routing: str | None, v
     are known without values of the op, as a module gave them; how close it was is known with them."""
     run = Run(0.3)
     before = run.policy.gate.weight.detach().clone()
-    found = effects(tmp_path, run, routing, **({"values": values} if values else {}))
+    found = effects(tmp_path, run, routing, values)
     (one,) = found.routing
     a, b = run.expected(before), run.expected(run.policy.gate.weight)
     flipped = sum(set(x) != set(y) for x, y in zip(a, b, strict=True))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from language_model import PAD, Spoken, generate, logits, policies, train
 from numpy.typing import NDArray
-from recorded import recorder
+from parity_traces import compared, recorded
 from torch import nn
 
 from rltrace.errors import UsageError
@@ -23,7 +23,6 @@ from rltrace.extensions.parity.impact.chosen_logprobs import (
 )
 from rltrace.extensions.parity.impact.logprobs import Gap, Policy
 from rltrace.extensions.parity.impact.token_order import Tokens
-from rltrace.extensions.parity.inputs import open_ranges, parse_given
 from rltrace.extensions.parity.token_keys import NONE
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.activation_rows import Part
@@ -199,8 +198,7 @@ def epochs() -> None:
 def test_what_was_computed_with_other_weights_does_not_count(tmp_path: Path) -> None:
     """A second epoch computes the same observations again after a step of the optimizer: no partner is in A, and its
     numbers are not taken for those of the first, whose calls are compared. Neither are those of a later rollout."""
-    path = str(recorder(tmp_path)(epochs, rows="all", values="op=gather").path)
-    found = compare(*open_ranges(*(parse_given(path, [], side) for side in "ab")))
+    found = compared(recorded(tmp_path / "t.zarr", epochs, values="op=gather"))
     gap = gap_of_selected(Policy(found.a, found.ranks), Policy(found.b), *parse_both("op=gather", "--logprobs"))
     assert (gap.n, gap.only_a, gap.only_b) == (12, 0, 0)
     assert gap.largest < 1e-6

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 from paged_engine import Engine, Sampler
+from parity_traces import compared, record, recorded
 from whole_number_model import Attention, Norm, Policy, padded, policy, train, train_packed
 
-import rltrace
 from rltrace.extensions.parity.adapters.vllm import slots_of
 from rltrace.extensions.parity.compare import Compared, compare
-from rltrace.extensions.parity.impact.logprobs import Gap
 from rltrace.extensions.parity.impact.summary import effects_of
-from rltrace.extensions.parity.inputs import of_ranks, open_ranges, parse_given, streams_of
+from rltrace.extensions.parity.inputs import of_ranks, parse_given, streams_of
 from rltrace.extensions.parity.matching.forward_passes import Forward, Slots
 from rltrace.extensions.parity.matching.token_grids import token_grids
 from rltrace.extensions.parity.model import ParityVerdict, Reason
@@ -32,19 +31,14 @@ SAMPLED = sum(map(len, SEQUENCES)) - sum(PROMPTS) + 2
 """Two tokens of the last prompt were sampled in the first sequence, which begins as it does."""
 
 
-def compared(path: Path, engine: Engine, trainer: Policy, *, packed: int = 0) -> Compared:
+def of_both(path: Path, engine: Engine, trainer: Policy, *, packed: int = 0) -> Compared:
     """The engine's trace against the trainer's, which packs the sequences and ``packed`` tokens of padding."""
-    with rltrace.record(path / "a.zarr", rows="all", values="module=*"):  # type: ignore[operator]
+    with record(path / "a.zarr"):
         engine.generate(SEQUENCES[:2], PROMPTS[:2])
         engine.generate(SEQUENCES, PROMPTS)
-    with rltrace.record(path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
+    with record(path / "b.zarr"):
         train_packed(trainer, SEQUENCES, packed) if packed else train(trainer, SEQUENCES)
-    return of_both(path)
-
-
-def of_both(folder: Path) -> Compared:
-    a, b = (parse_given(str(folder / f"{side}.zarr"), [], side) for side in "ab")
-    return compare(*open_ranges(a, b))
+    return compared(path / "a.zarr", path / "b.zarr")
 
 
 @pytest.mark.parametrize(
@@ -57,12 +51,12 @@ def test_every_token_of_an_engine_has_the_key_of_its_sequence(tmp_path: Path, ho
     are not computed at all: every token that was fed is compared in every module, and the warm-up is no sequence.
     """
     engine = Engine(policy(), **how)
-    both = compared(tmp_path, engine, policy())
+    both = of_both(tmp_path, engine, policy())
     parity, gap = both.parity, effects_of(both).gap
     assert (engine.preempted > 0, engine.hits > 0) == ("blocks" in how, "prefixes" in how)
     assert (parity.verdict, parity.a.unknown) == (ParityVerdict.BITWISE, 0)
     assert {module.rows for module in parity.modules} == {FED}
-    assert isinstance(gap, Gap) and (gap.n, gap.equal) == (SAMPLED, SAMPLED)
+    assert (gap.n, gap.equal) == (SAMPLED, SAMPLED)
 
 
 @pytest.mark.parametrize(("bent", "rows"), [(0.0, 0), (2**-10, 2)])
@@ -70,11 +64,14 @@ def test_an_engine_is_compared_with_itself(tmp_path: Path, bent: float, rows: in
     """Tokens that it decoded in one sequence, and that are of the prompt of another."""
     engine = Engine(policy())
     engine.model.layers[0].attention.sums.bent = bent
-    parity = compared(tmp_path, engine, policy()).parity
+    parity = of_both(tmp_path, engine, policy()).parity
     (one,) = (one for one in parity.repeated if one.how == "decoded against prefilled")
     module = "PagedPolicy.layers.0.attention.out" if rows else ""
     assert (one.side, one.of, one.rows, one.module) == ("a", 2, rows, module)
     assert all(other.rows == 0 for other in parity.repeated if other is not one)
+
+
+TURNED = "attention", "what Policy.layers.0.attention.attention is given (query) differs already"
 
 
 @pytest.mark.parametrize(
@@ -82,24 +79,10 @@ def test_an_engine_is_compared_with_itself(tmp_path: Path, bent: float, rows: in
     [
         ("", 0, []),
         ("", 5, []),
-        ("turn", 0, [("attention", "what Policy.layers.0.attention.attention is given (query) differs already")]),
+        ("turn", 0, [TURNED]),
         ("own", 5, [("attention.attention", "")]),
-        (
-            "turn own",
-            0,
-            [
-                ("attention", "what Policy.layers.0.attention.attention is given (query) differs already"),
-                ("attention.attention", ""),
-            ],
-        ),
-        (
-            "turn out",
-            0,
-            [
-                ("attention", "what Policy.layers.0.attention.attention is given (query) differs already"),
-                ("attention.out", "addmm in A"),
-            ],
-        ),
+        ("turn own", 0, [TURNED, ("attention.attention", "")]),
+        ("turn out", 0, [TURNED, ("attention.out", "addmm in A")]),
     ],
 )
 def test_what_attention_reads_differs_apart_from_attention(
@@ -112,14 +95,13 @@ def test_what_attention_reads_differs_apart_from_attention(
     trainer = policy(twist=twist, at="layers.0.attention")
     if "out" in twist:  # which differs at the first tokens already, and hides nothing
         trainer.layers[0].attention.out.twist = "operators"  # type: ignore[assignment, union-attr]
-    both = compared(tmp_path, Engine(policy(), batch=3), trainer, packed=packed)
+    both = of_both(tmp_path, Engine(policy(), batch=3), trainer, packed=packed)
     parity, gap = both.parity, effects_of(both).gap
-    assert isinstance(gap, Gap) and gap.only_b == 0
+    assert gap.only_b == 0
     assert parity.verdict is (ParityVerdict.DIFFERS if first else ParityVerdict.BITWISE)
-    assert [one.path.b for one in parity.origins] == [f"Policy.layers.0.{name}" for name, _ in first]
-    assert [one.explanation.startswith(said) for one, (_, said) in zip(parity.origins, first, strict=True)] == [
-        True
-    ] * len(first)
+    for one, (name, said) in zip(parity.origins, first, strict=True):
+        assert one.path.b == f"Policy.layers.0.{name}"
+        assert one.explanation.startswith(said)
     assert parity.b.excused == (packed or len(SEQUENCES))
 
 
@@ -133,7 +115,7 @@ def test_a_norm_that_adds_the_residual_is_compared_by_the_sum(tmp_path: Path, tw
     for layer in trainer.layers:
         layer.norm = Norm()  # type: ignore[assignment]
     trainer.layers[0].twist = trainer.layers[0].norm.twist = twist  # type: ignore[assignment, union-attr]
-    parity = compared(tmp_path, Engine(trainer, batch=3), trainer).parity
+    parity = of_both(tmp_path, Engine(trainer, batch=3), trainer).parity
     assert {one.path.b: one.rows for one in parity.modules}["Policy.layers.0.norm"] == FED
     assert parity.verdict is (ParityVerdict.DIFFERS if twist else ParityVerdict.BITWISE)
     assert [one.path.b for one in parity.origins] == first
@@ -150,7 +132,7 @@ def test_a_norm_that_adds_the_residual_is_compared_by_the_sum(tmp_path: Path, tw
     ],
 )
 def test_what_differs_is_found_in_an_engines_batches(tmp_path: Path, at: str, twist: str, reason: Reason) -> None:
-    parity = compared(tmp_path, Engine(policy(), batch=3), policy(twist=twist, at=at)).parity
+    parity = of_both(tmp_path, Engine(policy(), batch=3), policy(twist=twist, at=at)).parity
     assert parity.verdict is ParityVerdict.DIFFERS
     if at != "head":  # whose whole numbers bfloat16 holds
         assert [(one.path.b, one.reason) for one in parity.origins] == [(f"Policy.{at}", reason)]
@@ -160,7 +142,7 @@ def test_weights_that_the_engine_was_not_given(tmp_path: Path) -> None:
     other = policy()
     with torch.no_grad():
         other.layers[1].up.weight[0, 0] += 1
-    parity = compared(tmp_path, Engine(policy()), other).parity
+    parity = of_both(tmp_path, Engine(policy()), other).parity
     assert [(one.path.b, one.reason) for one in parity.origins] == [("Policy.layers.1.up", Reason.WEIGHTS)]
 
 
@@ -183,14 +165,13 @@ def test_parts_of_tensor_parallel_ranks_are_put_together(
         if planted and rank == 1:
             with torch.no_grad():
                 engine.model.layers[0].attention.value.weight[3, 0] += 1
-        with rltrace.record(tmp_path / f"a{rank}.zarr", rows="module=*", values=values):  # type: ignore[operator]
+        with record(tmp_path / f"a{rank}.zarr", rows="module=*", values=values):
             engine.generate(SEQUENCES, PROMPTS)
-    with rltrace.record(tmp_path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
-        train(policy(), SEQUENCES)
+    recorded(tmp_path / "b.zarr", lambda: train(policy(), SEQUENCES))
     opened = [open_trace(tmp_path / f"{name}.zarr") for name in ("a1", "a0", "b")]
     other, alone, b = (next(streams_of("a", trace, parse_given(str(trace.path), [], "a"))) for trace in opened)
     whole, part = of_ranks("a", [other, alone]), of_ranks("a", [alone])
-    assert whole is not None and part is not None and part.notes
+    assert part.notes
     parity = compare(whole, b).parity
     read = {one.path.b: one.rows for one in parity.modules if "attention" in one.path.b}
     named = {f"Policy.layers.0.attention.{name}" for name in ("value", "attention")}
@@ -214,11 +195,10 @@ def test_log_probabilities_that_the_programs_return(tmp_path: Path, batch: int) 
     """
     trainer = Scored()
     trainer.load_state_dict(policy().state_dict())
-    with rltrace.record(tmp_path / "a.zarr", rows="all", values="module=*"):  # type: ignore[operator]
-        Engine(policy(), batch=batch, sampler=Sampler()).generate(SEQUENCES, PROMPTS)
-    with rltrace.record(tmp_path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
-        trainer(*padded(SEQUENCES, left=False))["loss"].backward()
-    gap = effects_of(of_both(tmp_path)).gap
+    engine = Engine(policy(), batch=batch, sampler=Sampler())
+    a = recorded(tmp_path / "a.zarr", lambda: engine.generate(SEQUENCES, PROMPTS))
+    b = recorded(tmp_path / "b.zarr", lambda: trainer(*padded(SEQUENCES, left=False))["loss"].backward())
+    gap = effects_of(compared(a, b)).gap
     assert (gap.n, gap.largest) == (SAMPLED - 2, pytest.approx(0, abs=1e-5))
     assert "Sampler.raw_logprobs (A)" in gap.source and gap.source.endswith("A sampled at temperature 0.5")
 
@@ -229,11 +209,9 @@ def test_an_engine_whose_model_is_compiled_is_named(tmp_path: Path, head: bool) 
     too, whose input the program does not pass in.
     """
     rows = ["module=PagedPolicy", *(["module=PagedPolicy.head"] if head else [])]
-    with rltrace.record(tmp_path / "a.zarr", rows=rows, values="module=*"):  # type: ignore[operator]
-        Engine(policy(), sampler=Sampler()).generate(SEQUENCES, PROMPTS)
-    with rltrace.record(tmp_path / "b.zarr", rows="all", values="module=*"):  # type: ignore[operator]
-        train(policy(twist="arguments", at="layers.1.up"), SEQUENCES)
-    parity = of_both(tmp_path).parity
+    engine, trainer = Engine(policy(), sampler=Sampler()), policy(twist="arguments", at="layers.1.up")
+    a = recorded(tmp_path / "a.zarr", lambda: engine.generate(SEQUENCES, PROMPTS), rows=rows)
+    parity = compared(a, recorded(tmp_path / "b.zarr", lambda: train(trainer, SEQUENCES))).parity
     if not head:
         assert parity.verdict is ParityVerdict.UNDECIDED
         assert parity.why.startswith("PagedPolicy of A calls no modules, as where it is compiled")
