@@ -7,13 +7,14 @@ import pytest
 from rltrace.extensions.doctor.checks import Fact, Scope, obstacles
 from rltrace.fingerprint.libraries import xla_flags
 
+MKL = "Intel(R) oneAPI Math Kernel Library Version"
 CPU: dict[str, Fact] = {
     "python.hash_randomization": True,
     "torch.threads": 8,
     "flag.deterministic_algorithms": False,
     "flag.fill_uninitialized_memory": True,
     "cpu.capability": "AVX512",
-    "torch.mkl": "Intel(R) oneAPI Math Kernel Library Version 2024.2",
+    "torch.mkl": f"{MKL} 2024.2",
     "torch.onednn": "Intel(R) MKL-DNN v3.12.0",
 }
 GPU: dict[str, Fact] = {
@@ -66,11 +67,7 @@ def test_a_plain_cpu_process() -> None:
         ("env.OMP_NUM_THREADS", "8", "the number of threads"),
         ("env.ATEN_CPU_CAPABILITY", "avx2", "ATen's kernels"),
         ("torch.threads", 1, "MKL chooses the code of a vector function"),
-        (
-            "torch.mkl",
-            "Intel(R) oneAPI Math Kernel Library Version 2025.0",
-            "MKL chooses the code of a vector function",
-        ),
+        ("torch.mkl", f"{MKL} 2025.0", "MKL chooses the code of a vector function"),
         ("env.MKL_CBWR", "AVX2", "MKL chooses its code path"),
         ("torch.mkl", None, "MKL chooses"),
         ("env.DNNL_MAX_CPU_ISA", "AVX2", "oneDNN chooses"),
@@ -100,18 +97,22 @@ def test_a_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "scope", "setting"),
+    ("facts", "name", "value", "scope", "setting"),
     [
-        ({"env.PYTORCH_TUNABLEOP_ENABLED": "1"}, Scope.HERE, "PYTORCH_TUNABLEOP_ENABLED=0"),
-        ({"env.TORCHINDUCTOR_MAX_AUTOTUNE": "1"}, Scope.HERE, "TORCHINDUCTOR_MAX_AUTOTUNE=0"),
-        ({"env.WORLD_SIZE": "8"}, Scope.ELSEWHERE, "NCCL_ALGO=Ring"),
-        ({"flag.matmul_precision": "medium"}, Scope.ELSEWHERE, "set_float32_matmul_precision('highest')"),
+        (GPU, "env.PYTORCH_TUNABLEOP_ENABLED", "1", Scope.HERE, "PYTORCH_TUNABLEOP_ENABLED=0"),
+        (GPU, "env.TORCHINDUCTOR_MAX_AUTOTUNE", "1", Scope.HERE, "TORCHINDUCTOR_MAX_AUTOTUNE=0"),
+        (GPU, "env.WORLD_SIZE", "8", Scope.ELSEWHERE, "NCCL_ALGO=Ring"),
+        (GPU, "flag.matmul_precision", "medium", Scope.ELSEWHERE, "set_float32_matmul_precision('highest')"),
+        (JAX_CPU, "env.XLA_FLAGS", "--xla_cpu_enable_fast_math", Scope.ELSEWHERE, "no --xla_cpu_enable_fast_math"),
+        (JAX_CPU, "jax.default_prng_impl", "unsafe_rbg", Scope.ELSEWHERE, "JAX_DEFAULT_PRNG_IMPL=threefry2x32"),
+        (JAX_CPU, "jax.threefry_partitionable", False, Scope.ELSEWHERE, "JAX_THREEFRY_PARTITIONABLE=true"),
+        (JAX_CPU, "jax.compilation_cache", True, Scope.ELSEWHERE, "JAX_ENABLE_COMPILATION_CACHE=false"),
     ],
 )
-def test_what_chooses_otherwise_from_run_to_run(more: dict[str, Fact], scope: Scope, setting: str) -> None:
-    """Reported where it is on, and nowhere else."""
-    assert setting in said({**GPU, **more}, scope)
-    assert setting not in said(GPU, Scope.HERE) + said(GPU, Scope.ELSEWHERE)
+def test_what_chooses_otherwise(facts: dict[str, Fact], name: str, value: Fact, scope: Scope, setting: str) -> None:
+    """Reported where it is on, or set otherwise than JAX does, and nowhere else."""
+    assert setting in said({**facts, name: value}, scope)
+    assert setting not in said(facts, Scope.HERE) + said(facts, Scope.ELSEWHERE)
 
 
 def test_tf32_by_its_newer_name() -> None:
@@ -152,21 +153,6 @@ def test_jax_on_a_cpu() -> None:
     assert "taskset -c 0-7" in elsewhere
     assert "xla_gpu" not in elsewhere
     assert said({**JAX_CPU, "env.XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "env.NPROC": "4"}, Scope.ELSEWHERE) == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "setting"),
-    [
-        ("env.XLA_FLAGS", "--xla_cpu_enable_fast_math", "no --xla_cpu_enable_fast_math"),
-        ("jax.default_prng_impl", "unsafe_rbg", "JAX_DEFAULT_PRNG_IMPL=threefry2x32"),
-        ("jax.threefry_partitionable", False, "JAX_THREEFRY_PARTITIONABLE=true"),
-        ("jax.compilation_cache", True, "JAX_ENABLE_COMPILATION_CACHE=false"),
-    ],
-)
-def test_settings_of_jax(name: str, value: Fact, setting: str) -> None:
-    """Each is named where it is set otherwise than JAX does, and nowhere else."""
-    assert setting in said({**JAX_CPU, name: value}, Scope.ELSEWHERE)
-    assert setting not in said(JAX_CPU, Scope.ELSEWHERE)
 
 
 @pytest.mark.parametrize(

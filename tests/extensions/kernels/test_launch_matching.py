@@ -58,7 +58,7 @@ def test_profiles_that_were_captured_on_gpus(script: ModuleType) -> None:
         captured = json.loads(gzip.decompress(path.read_bytes()))
         joined = join(script.events(captured), captured["ops"])
         assert (joined.why, sorted(joined.lost)) == ("", captured["lost"]), path
-        assert [[launch.name for launch in launches] for launches in joined.launches] == captured["launched"], path
+        assert names(joined) == captured["launched"], path
         assert sum(map(len, joined.launches)) > len(captured["ops"]) // 2, path
 
 
@@ -118,6 +118,11 @@ def test_a_call_that_has_not_returned_may_have_no_event(record: Record) -> None:
     assert join(events, ["aten.exp.default", *ops], unfinished=True).why != ""
 
 
+def names(joined: Any) -> list[list[str]]:
+    """What was launched for each row."""
+    return [[launch.name for launch in launches] for launches in joined.launches]
+
+
 # --- made up: what a device's events look like, by Kineto's documentation --------------------------------------------
 
 
@@ -153,7 +158,7 @@ def test_a_launch_row_has_a_bracket_from_the_recorder() -> None:
     """What runs within it is its; for an op of torch it is the wrong bracket, as a mode's is for a launch row."""
     events = [host(REGION, 10, 90, 2), host("aten::copy_", 20, 30, 3), kernel("scale_kernel", 300, 20, 2)]
     joined = join(events, ["triton.scale"])
-    assert [[launch.name for launch in launches] for launches in joined.launches] == [["scale_kernel"]]
+    assert names(joined) == [["scale_kernel"]]
     assert "its row has aten.copy_.default" in join(events, ["aten.copy_.default"]).why
     assert "its row has triton.scale" in join(CALLS[-2:], ["triton.scale"]).why
 
@@ -163,7 +168,7 @@ def test_a_launch_is_the_op_s_that_made_it() -> None:
     joined = join([*CALLS, *LAUNCHED], OPS)
     assert joined == join([*LAUNCHED, *CALLS], OPS)
     assert joined.why == ""
-    assert [[launch.name for launch in launches] for launches in joined.launches] == [["copy", "sgemm"], ["triton_poi"]]
+    assert names(joined) == [["copy", "sgemm"], ["triton_poi"]]
     assert joined.launches[0][0] == Launch("copy", (8, 1, 1), (128, 1, 1))
     assert joined.strays == ()
 
@@ -228,13 +233,6 @@ def test_launches_for_no_row_are_named_by_what_launched_them() -> None:
     ]
 
 
-def test_the_autograd_engines_thread_is_the_streams() -> None:
-    """A backward pass on a device has a thread of its own while the stream waits: calls of both, by time."""
-    backward = [host(BRACKET, 200, 240, 31, thread=2), host("aten::mm", 210, 230, 32, thread=2)]
-    joined = join([*CALLS, *backward, kernel("mm", 400, 40, 32), *LAUNCHED], [*OPS, "aten.mm.default"])
-    assert [launch.name for launch in joined.launches[2]] == ["mm"]
-
-
 def test_another_threads_calls_are_not_the_streams() -> None:
     """Of two threads with streams of their own, the one whose operators these are."""
     other = [host(BRACKET, 15, 25, 31, thread=2), host("aten::mm", 16, 24, 32, thread=2)]
@@ -251,16 +249,7 @@ def test_ids_of_calls_are_not_those_of_ops() -> None:
     """CUPTI's and torch's are separate: a call whose id is that of an op has no part in what the op launched."""
     call = runtime("cudaLaunchKernel", 40, 41, 9, 5)  # 9 is mine::op, too
     joined = join([*CALLS, call, kernel("sgemm", 300, 9, 5)], OPS)
-    assert [[launch.name for launch in launches] for launches in joined.launches] == [["sgemm"], []]
-
-
-def test_a_launch_that_names_no_op_is_the_one_s_around_its_call() -> None:
-    """As in profiles of an older Kineto: by the time of the call, on its thread."""
-    lone = [runtime("cudaLaunchKernel", 50, 55, 70), runtime("cudaLaunchKernel", 130, 131, 71)]
-    ran = [kernel("sgemm", 300, 70, 0), kernel("triton", 310, 71, 0), kernel("stray", 320, 72, 0)]
-    joined = join([*CALLS, *lone, *ran], OPS)
-    assert [[launch.name for launch in launches] for launches in joined.launches] == [["sgemm"], ["triton"]]
-    assert joined.strays == (("stray", "", 1),)
+    assert names(joined) == [["sgemm"], []]
 
 
 def test_a_drivers_call_within_the_runtimes_started_nothing_of_its_own() -> None:

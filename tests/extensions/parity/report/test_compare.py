@@ -127,8 +127,10 @@ REQUIRED = (Required("bitwise", False, DIFFERS.why), Required("logprob<0.001", N
 NO_EFFECTS = Effects(NoGap("no token ids of A are known"), ())
 
 
-def text_of(parity: Parity, required: tuple[Required, ...] = (), *, color: bool = False) -> str:
-    return document_text(parity_document(ParityReport(None, required, parity, NO_EFFECTS)), color=color)
+def text_of(
+    parity: Parity, required: tuple[Required, ...] = (), effects: Effects = NO_EFFECTS, *, color: bool = False
+) -> str:
+    return document_text(parity_document(ParityReport(None, required, parity, effects)), color=color)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +186,7 @@ def test_json_has_every_field() -> None:
 def test_a_gap_that_no_output_explains_is_said_first(largest: float, said: bool) -> None:
     """As where the sampler's log-probabilities are of truncated logits, and the logits agree but for rounding."""
     gap = Gap("what the programs computed", 4, 0, 0, largest / 2, largest, 0.1, 0.1)
-    report = ParityReport(None, (), DIFFERS, Effects(gap, ()))
-    lead = document_text(parity_document(report)).splitlines()[1]
+    lead = text_of(DIFFERS, effects=Effects(gap, ())).splitlines()[1]
     assert lead.startswith("  Log-probabilities differ by up to 1.6") is said
 
 
@@ -193,7 +194,7 @@ def test_a_gap_is_said_first_where_nothing_else_was_compared() -> None:
     """As where the model of an engine is compiled as a whole."""
     gap = Gap("what the programs computed", 4, 0, 0, 0.02, 0.094, 0.1, 0.1)
     parity = replace(DIFFERS, verdict=ParityVerdict.UNDECIDED, modules=(), origins=(), why="no module")
-    lead = document_text(parity_document(ParityReport(None, (), parity, Effects(gap, ())))).splitlines()[1:3]
+    lead = text_of(parity, effects=Effects(gap, ())).splitlines()[1:3]
     assert lead == ["  Log-probabilities differ by up to 0.094.", "  No module."]
 
 
