@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shown import PAGES, differs, run, shown_on
+from shown import PAGES, expect, run, shown_on
 
 
 def test_page(folder: Path) -> None:
     """``same-values`` with the extra ops alone; then the extra draw, and ``rng`` at the next op that draws."""
     shown = shown_on(PAGES / "extra_logging.md")
     now = [run(one.command, folder) for one in shown]
-    for one, other in zip(shown, now, strict=True):
-        assert not differs(one.output, other.output), differs(one.output, other.output)
+    expect(shown, now)
 
     weights = [line for one in now for line in one.output.splitlines() if line.startswith("final weights")]
     assert weights[0] == weights[1] != weights[2]

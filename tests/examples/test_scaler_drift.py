@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from shown import PAGES, differs, run, shown_on
+from shown import PAGES, expect, run, shown_on
 
 
 def test_page(folder: Path) -> None:
@@ -13,8 +13,7 @@ def test_page(folder: Path) -> None:
     shown = shown_on(PAGES / "scaler_drift.md")
     now = [run(one.command, folder) for one in shown]
     assert [one.status for one in now] == [1 if one.command.endswith("--check") else 0 for one in shown]
-    for one, other in zip(shown, now, strict=True):
-        assert not differs(one.output, other.output), differs(one.output, other.output)
+    expect(shown, now)
 
     found = json.loads(run("rltrace series drift.zarr --format json", folder).output)
     (trace,) = found["traces"]

@@ -13,8 +13,14 @@ from rltrace.recorder import current_session
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Iterator[Record]:
+def record(tmp_path: Path) -> Record:
     """Run a function under the recorder and read back what was recorded."""
     torch.manual_seed(0)
-    yield recorder(tmp_path)
+    return recorder(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def leave_no_trace() -> Iterator[None]:
+    """Every test ends with no recording under way."""
+    yield
     assert current_session() is None

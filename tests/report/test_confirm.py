@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from golden import pinned
 
 from rltrace.diff.base.model import Pair
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome
@@ -77,10 +77,7 @@ OUTCOMES = {
 def test_outcome(name: str) -> None:
     """Word, arms, kinds of op by whether they matter, what to run next; of many kinds, how many more there are."""
     text = document_text(outcome_document(OUTCOMES[name])) + "\n"
-    path = GOLDEN / f"confirm-{name}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
+    assert text == pinned(GOLDEN / f"confirm-{name}.txt", text)
 
 
 def test_color() -> None:

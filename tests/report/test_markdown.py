@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from comparisons import CASES, kernel
+from golden import pinned
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -44,10 +44,7 @@ def test_markdown(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The Markdown report, word for word."""
     monkeypatch.chdir(tmp_path)
     text = comparison_markdown(CASES[name]())
-    path = GOLDEN / f"{name}.md"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
+    assert text == pinned(GOLDEN / f"{name}.md", text)
 
 
 def test_recorded_names_are_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from comparisons import CASES, identical, kernel
+from golden import pinned
 
 from rltrace.diff import Comparison
 from rltrace.diff.base.model import CurvePoint, Pair
@@ -26,17 +26,11 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return request.param, CASES[request.param]()
 
 
-def check(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
-
-
 def test_text(case: tuple[str, Comparison]) -> None:
     """The text report, word for word."""
     name, comparison = case
-    check(f"{name}.txt", document_text(verdict_document(comparison)) + "\n")
+    text = document_text(verdict_document(comparison)) + "\n"
+    assert text == pinned(GOLDEN / f"{name}.txt", text)
 
 
 def test_json(case: tuple[str, Comparison]) -> None:
@@ -44,7 +38,8 @@ def test_json(case: tuple[str, Comparison]) -> None:
     name, comparison = case
     report = to_json(comparison)
     report["search"].pop("bytes_read")  # how many, the compressor decides
-    check(f"{name}.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
+    text = json.dumps(report, indent=2, allow_nan=False) + "\n"
+    assert text == pinned(GOLDEN / f"{name}.json", text)
 
 
 def test_lines_fit_a_terminal(case: tuple[str, Comparison]) -> None:

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,6 +108,13 @@ def differs(page: str, now: str) -> str:
     if re.fullmatch(".*".join(pieces), _masked(now)):
         return ""
     return f"the page shows\n{page}\n\nnow it is\n{now}"
+
+
+def expect(shown: Iterable[Shown], now: Iterable[Shown], read: Callable[[str], str] = str) -> None:
+    """Each output is now what the page shows; ``read``: what of both is compared."""
+    for one, other in zip(shown, now, strict=True):
+        why = differs(read(one.output), read(other.output))
+        assert not why, why
 
 
 def _masked(text: str) -> str:

@@ -245,3 +245,13 @@ def _tampered_table(stored: np.ndarray, random_: random.Random) -> np.ndarray:
         lines[at] = json.dumps(odd_value_somewhere(json.loads(lines[at]), random_)).encode()
     data = b"".join(line + b"\n" for line in lines)[: len(stored)]
     return np.frombuffer(data.ljust(len(stored), b"\0"), np.uint8)
+
+
+def flip_in_chunk(path: Path, array: str = "rows") -> Path:
+    """Flip a bit amid the first chunk of the first stream's array; returns the file."""
+    folder = path / "processes/0/streams/0" / array
+    chunk = min(file for file in folder.rglob("*") if file.is_file() and file.name != "zarr.json")
+    data = bytearray(chunk.read_bytes())
+    data[len(data) // 2] ^= 1
+    chunk.write_bytes(data)
+    return chunk

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 from programs import Do, Machine, training
 from rank_programs import reducing
-from tui_support import at_terminal, press, screen_text, settled
+from tampering import flip_in_chunk
+from tui_support import at_terminal, other_kernel, press, screen_text, settled
 
 from rltrace.diff.display.row_pairs import Relation
 from rltrace.testing import TraceBuilder
+from rltrace_tui import data
 from rltrace_tui.base import FailureScreen
 from rltrace_tui.diff_app import DiffApp, ProbeMade, SearchDone
 from rltrace_tui.help import HelpScreen
@@ -103,7 +106,7 @@ async def test_ops_open_at_the_origin(diverged: Runs) -> None:
 
 async def test_next_origin_passes_over_receivers(record: Callable[..., Machine]) -> None:
     """n goes to the next op that differs by itself, and leaves those alone that only receive; N goes back."""
-    changed = other_kernels(training(), [("aten.mm.default", 2), ("aten.rand.default", 6)])
+    changed = other_kernel(other_kernel(training(), "aten.mm.default", 2), "aten.rand.default", 6)
     a, b = record(training()), record(changed)
     async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
         await press(pilot, app, "2")
@@ -113,14 +116,6 @@ async def test_next_origin_passes_over_receivers(record: Callable[..., Machine])
         assert line.relation is Relation.DIFFERS and line.a != start.a
         await press(pilot, app, "N")
         assert app.ops.list.line == start
-
-
-def other_kernels(program: list[Do], changed: list[tuple[str, int]]) -> list[Do]:
-    from tui_support import other_kernel
-
-    for name, nth in changed:
-        program = other_kernel(program, name, nth)
-    return program
 
 
 async def test_find_and_go(diverged: Runs) -> None:
@@ -253,12 +248,8 @@ async def test_identical(record: Callable[..., Machine]) -> None:
 
 async def test_damaged(record: Callable[..., Machine]) -> None:
     """A trace with a chunk that was changed: the hole is reported, the rows before it are shown, nothing breaks."""
-    a, b = record(training()), record(other_kernels(training(), [("aten.mm.default", 2)]))
-    files = sorted((b.path / "processes/0/streams/0/rows").rglob("*"))
-    chunk = next(path for path in files if path.is_file() and path.name != "zarr.json")
-    data = bytearray(chunk.read_bytes())
-    data[len(data) // 2] ^= 1
-    chunk.write_bytes(data)
+    a, b = record(training()), record(other_kernel(training(), "aten.mm.default", 2))
+    flip_in_chunk(b.path)
     async with at_terminal(DiffApp(a.path, b.path)) as (pilot, app):
         assert "UNKNOWN" in pane(app, "verdict") and "damage" in pane(app, "verdict")
         await press(pilot, app, "2", "space", "n")
@@ -296,12 +287,8 @@ async def test_failure_among_the_ops_is_readable(diverged: Runs, monkeypatch: py
 
 async def test_escape_stops_the_search(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Escape ends a search at its next probe: no verdict, and the screen says why."""
-    from threading import Event
-
-    from rltrace_tui import data as work
-
     begun, pressed = Event(), Event()
-    real = work.compare
+    real = data.compare
 
     def slow(*given: Any, watch: Any, **how: Any) -> Any:
         def held(*probe: Any) -> None:
@@ -311,8 +298,7 @@ async def test_escape_stops_the_search(diverged: Runs, monkeypatch: pytest.Monke
 
         return real(*given, watch=held, **how)
 
-    monkeypatch.setattr(work, "compare", slow)
-
+    monkeypatch.setattr(data, "compare", slow)
     app = DiffApp(*diverged)
     async with app.run_test(size=(80, 24)) as pilot:
         while not begun.is_set():

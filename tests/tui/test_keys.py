@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from programs import Do, Machine, training
 from tui_support import at_terminal, other_kernel, press, screen_text, settled
 
 from rltrace.diff.display.row_pairs import Relation
+from rltrace.testing import TraceBuilder
 from rltrace_tui.diff_app import DiffApp
 from rltrace_tui.op_screen import OpScreen
 from rltrace_tui.option_list import Choices, Picker
@@ -102,8 +104,6 @@ async def test_dimmed_keys_say_why(record: Record) -> None:
 
 async def test_streams_are_picked_from_a_list(tmp_path: Path) -> None:
     """s lists the streams with their sizes; each has a filter of its own."""
-    from rltrace.testing import TraceBuilder
-
     trace = TraceBuilder(tmp_path / "a.zarr")
     for name in ("rank0/main", "rank0/main/thread:loader"):
         stream = trace.stream(name)
@@ -132,8 +132,6 @@ async def test_an_op_among_its_neighbours_before_the_list_was_seen(diverged: Run
 
 async def test_drawing_reads_nothing(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that have not been read yet are drawn as placeholders at once, as themselves when a worker has read them."""
-    from threading import Event
-
     read, looked = Event(), Event()
     real = RowCache.fill
 
@@ -143,7 +141,6 @@ async def test_drawing_reads_nothing(diverged: Runs, monkeypatch: pytest.MonkeyP
         real(self, *given, **how)
 
     monkeypatch.setattr(RowCache, "fill", held)
-
     async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await pilot.press("2")
         while not looked.is_set():

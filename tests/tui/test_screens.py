@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from golden import pinned
 from programs import Machine, training
 from textual.pilot import Pilot
 from tui_support import at_terminal, other_kernel, press, screen_text, settled
@@ -78,8 +78,4 @@ async def test_step_level_screen(record: Callable[..., Machine], monkeypatch: py
 
 def expect(name: str, lines: list[str]) -> None:
     text = "\n".join(lines).rstrip() + "\n"
-    path = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
+    assert text == pinned(GOLDEN / name, text)

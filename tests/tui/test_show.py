@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from programs import Do, Machine, training
+from tampering import flip_in_chunk
 from tui_support import at_terminal, press, screen_text, settled
 
 from rltrace.testing import TraceBuilder, plain_entries, random_rows
@@ -76,10 +77,7 @@ async def test_without_ops_or_steps(record: Record, tmp_path: Path) -> None:
 async def test_damage(record: Record) -> None:
     """Of a trace with a changed chunk, the damage is reported and every row that cannot be read says so."""
     a = record(training())
-    chunk = next(p for p in (a.path / "processes/0/streams/0/rows").rglob("*") if p.is_file() and p.name != "zarr.json")
-    data = bytearray(chunk.read_bytes())
-    data[len(data) // 2] ^= 1
-    chunk.write_bytes(data)
+    flip_in_chunk(a.path)
     async with at_terminal(TraceApp(a.path)) as (pilot, app):
         await press(pilot, app, "2", "space", "down")
         assert "cannot be read" in app.ops.list.cell.text

@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 from memory import coding_once
-from programs import Do, Machine, training
-from trace_servers import WebServer, served
+from programs import Do, in_parts, training
+from trace_servers import S3_VARIABLES, WebServer, served
 from writer_log import content
 from xxhash import xxh3_64_hexdigest
 
@@ -59,13 +59,8 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = [at for at, do in enumerate(program) if do.name == "aten.mm.default"][5]
     other = [*program[:place], replace(program[place], noise="x"), *program[place + 1 :]]
     for name, done in (("a", program), ("b", other)):
-        trace = TraceBuilder(folder / f"{name}.zarr")
-        machine = Machine(trace)
         ends = [0, *(at + 1 for at, do in enumerate(done) if do == Do("step"))]
-        for first, end in pairwise(ends):
-            machine.run(done[first:end])
-            trace.commit()
-        trace.finish()
+        in_parts(folder / f"{name}.zarr", [done[first:end] for first, end in pairwise(ends)])
     return folder
 
 
@@ -134,20 +129,23 @@ def test_chunks_are_kept(server: WebServer, originals: Path, cache: Path) -> Non
     """Chunks read once come from this machine; a cached one that was changed is read again; ``verify`` reads all."""
     whole = content(open_trace(originals / "a.zarr"))
     assert content(open_trace(server.url("a.zarr"))) == whole
-    first = [asked for asked in server.asked if asked.startswith("GET") and "/c." in asked]
+    first = chunks_asked_for(server)
     assert len(first) == len(set(first)) > 10
-    server.asked.clear()
     assert content(open_trace(server.url("a.zarr"))) == whole
-    assert not [asked for asked in server.asked if asked.startswith("GET") and "/c." in asked]
+    assert not chunks_asked_for(server)
     kept = sorted(path for path in cache.rglob("*") if path.is_file())
     assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
     kept[0].write_bytes(b"something else")
-    server.asked.clear()
     assert content(open_trace(server.url("a.zarr"))) == whole
-    assert len([asked for asked in server.asked if asked.startswith("GET") and "/c." in asked]) == 1
-    server.asked.clear()
+    assert len(chunks_asked_for(server)) == 1
     assert verify(server.url("a.zarr")).sound
-    assert set(first) <= set(server.asked)
+    assert set(first) <= set(chunks_asked_for(server))
+
+
+def chunks_asked_for(server: WebServer) -> list[str]:
+    """Requests for chunks since this was called."""
+    asked, server.asked = server.asked, []
+    return [request for request in asked if request.startswith("GET") and "/c." in request]
 
 
 def test_the_cache_is_bounded(cache: Path) -> None:
@@ -404,12 +402,9 @@ def test_no_secret_is_written(
 ) -> None:
     """A password, a signature and a key reach the server, and no output, error, page or cache."""
     monkeypatch.setattr(object_store, "RETRIES", {"max_retries": 0})
-    monkeypatch.setenv("RLTRACE_DEBUG", "1")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", HIDDEN)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", HIDDEN)
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+    hidden = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"), HIDDEN)
+    for name, value in {**S3_VARIABLES, **hidden, "AWS_ENDPOINT_URL": server.url(""), "RLTRACE_DEBUG": "1"}.items():
+        monkeypatch.setenv(name, value)
     spoil(server.folder / "b.zarr" / CHUNK, "flipped")
     server.faults[f"b.zarr/{JOURNAL}"] = ["", "500"]
     a, b, c = (server.url(f"{name}.zarr", f"user:{HIDDEN}@", f"?sig={HIDDEN}#{HIDDEN}") for name in "abc")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from comparisons import CASES
+from golden import pinned
 from pages import Node, losses, parse
 from programs import Do, recorded, training
 
@@ -80,10 +80,7 @@ def test_words(cases: Cases, name: str) -> None:
     found = cases[name]
     runs = Pair(*(run and replace(run, created="2026-01-02T03:04:05+00:00") for run in (found.runs.a, found.runs.b)))
     text = "\n".join(words(parse(html_page(replace(found, runs=runs), version="1.2.3")))) + "\n"
-    path = GOLDEN / f"{name}.page.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
+    assert text == pinned(GOLDEN / f"{name}.page.txt", text)
 
 
 @pytest.mark.parametrize("name", CASES)

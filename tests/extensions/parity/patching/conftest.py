@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from row_replays import Generated, Replay, Replayed, replay_rows, trainer
 
 import rltrace
-from rltrace.recorder import current_session
 
 
 @pytest.fixture(scope="session")
@@ -33,10 +31,3 @@ def replay(generated: Generated, tmp_path: Path) -> Replay:
         return replay_rows(source, tmp_path / "c.zarr", inject, policy, orders, weights=weights)
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def leave_no_trace() -> Iterator[None]:
-    """Every test ends with no recording under way."""
-    yield
-    assert current_session() is None

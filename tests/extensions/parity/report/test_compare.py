@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
+from golden import pinned
 
 from rltrace.diff.base.model import Pair
 from rltrace.extensions.parity.impact.logprobs import Gap, NoGap, measure
@@ -141,10 +141,7 @@ def text_of(
 def test_the_text_is_pinned(name: str, parity: Parity, required: tuple[Required, ...]) -> None:
     """Word by word; at most 80 columns, commands to paste aside."""
     text = text_of(parity, required)
-    path = GOLDEN / f"compare-{name}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text + "\n")
-    assert text + "\n" == path.read_text()
+    assert text + "\n" == pinned(GOLDEN / f"compare-{name}.txt", text + "\n")
     commands = {f"  {command}" for command in parity.advice}
     assert all(len(line) <= 80 for line in text.splitlines() if line not in commands)
 
