@@ -15,8 +15,7 @@ def test_page(folder: Path) -> None:
     assert [one.status for one in now] == [1 if one.command.endswith("--check") else 0 for one in shown]
     expect(shown, now)
 
-    found = json.loads(run("rltrace series drift.zarr --format json", folder).output)
-    (trace,) = found["traces"]
+    (trace,) = json.loads(run("rltrace series drift.zarr --format json", folder).output)["traces"]
     (first,) = trace["divergences"]
     assert first["cause"] == "found_inf"
     assert {tuple(side["scalers"]): side["found_inf"] for side in first["sides"]} == {(0, 2): False, (1,): True}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,7 @@ from shown import PAGES, ROOT, expect, run, shown_on
 @pytest.fixture(scope="module")
 def program() -> Any:
     """The example as a module: it trains only under torchrun."""
-    spec = importlib.util.spec_from_file_location("stale_rows", ROOT / "examples" / "stale_rows.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "stale_rows.py")))
 
 
 def test_the_only_difference(program: Any) -> None:

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 from suggested import parse
+from views import both, compare_in
 
 import rltrace
 from rltrace.command_lines import NextCommand, in_folder, line, parse_line
 from rltrace.commands.main import VERBS
 from rltrace.diff.base.model import Cause, Comparison, Pair
-from rltrace.diff.compare import compare
 from rltrace.experiment.outcome import ExperimentResult, Outcome
 from rltrace.extensions.repro.explain import Tried
 from rltrace.extensions.repro.kernel_settings import KernelSetting
 from rltrace.extensions.repro.report import brief_explanation, explanation
 from rltrace.json import keys_of, to_json
 from rltrace.report.brief import MAX_BYTES, Brief, BriefFinding, annotation, brief_comparison, brief_outcome
-from rltrace.testing.builder import In, TraceBuilder
+from rltrace.testing.builder import In
 from rltrace.trace.read.names import Site
 
 SKILL = (Path(rltrace.__file__).parent / "SKILL.md").read_text()
@@ -38,11 +38,9 @@ def test_words_of_a_line_come_back() -> None:
 
 def pair(folder: Path, op: str) -> Comparison:
     """Two traces with one finding."""
-    for name, digest in (("a", "x"), ("b", "y")):
-        trace = TraceBuilder(folder / f"{name}.zarr")
+    for trace, digest in both(folder):
         trace.op(op, inputs=[In(digest="same")], outputs=[digest])
-        trace.finish()
-    return compare(folder / "a.zarr", folder / "b.zarr")
+    return compare_in(folder)
 
 
 @pytest.mark.parametrize("text", ["", "x" * 900, "é" * 5_000])
@@ -68,12 +66,9 @@ def test_every_command_is_one_that_its_verb_takes(tmp_path: Path) -> None:
 
 def test_equal_traces_have_no_finding(tmp_path: Path) -> None:
     """The verdict alone."""
-    paths = [tmp_path / "a.zarr", tmp_path / "b.zarr"]
-    for path in paths:
-        trace = TraceBuilder(path)
+    for trace, _ in both(tmp_path):
         trace.op("aten.mm.default")
-        trace.finish()
-    brief = brief_comparison(compare(*paths), 0)
+    brief = brief_comparison(compare_in(tmp_path), 0)
     assert (brief.verdict, brief.status, brief.finding) == ("identical", 0, None)
 
 

@@ -21,18 +21,8 @@ SITE = Site("train.py", 9, "update", "loss.backward(); optimizer.step()")
 NEEDED = OriginClass(
     "aten.lerp_.Scalar", KERNELS, SITE, 4, 0.5, True, "rank0/main", 1141, 40, 751, 5.4e-05, ("result",)
 )
-OUTSIDE = OriginClass(
-    "aten.copy_.default",
-    Pair("ATen", "ATen"),
-    None,
-    1,
-    0.25,
-    False,
-    "rank0/main",
-    1150,
-    40,
-    parts=("outside", "number"),
-)
+ATEN, PARTS = Pair("ATen", "ATen"), ("outside", "number")
+OUTSIDE = OriginClass("aten.copy_.default", ATEN, None, 1, 0.25, False, "rank0/main", 1150, 40, parts=PARTS)
 UNTRIED = replace(NEEDED, op="aten.silu.default", matters=None, max_ulp=None, count=1)
 DONE = tuple(
     Arm(name, ArmState.AS_EXPECTED, what, result)

@@ -18,16 +18,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from rltrace.diff.base.model import (
-    Comparison,
-    CurvePoint,
-    Hole,
-    Hunk,
-    NamedDifference,
-    Pair,
-    ProcessSummary,
-    Structure,
-)
+from rltrace.diff.base.model import Comparison, CurvePoint, Hole, Hunk, NamedDifference, Pair, ProcessSummary, Structure
 from rltrace.report.markdown import code, comparison_markdown, fenced, prose
 from rltrace.trace.read.names import Site
 
@@ -63,16 +54,8 @@ def test_recorded_names_are_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def full(found: Comparison, name: str) -> Comparison:
     """``found`` with every text in it ``name``."""
     site = Site(name, 3, name, name)
-    finding = replace(
-        found.first_value,
-        op=name,
-        stream=name,
-        module=name,
-        site=site,
-        stack=(site, site),
-        kernel=Pair(name, f"{name}2"),
-        explanation=f"it is {name}",
-    )
+    texts = {"op": name, "stream": name, "module": name, "explanation": f"it is {name}"}
+    finding = replace(found.first_value, site=site, stack=(site, site), kernel=Pair(name, f"{name}2"), **texts)
     process = ProcessSummary(name, name, 3, name, (), None)
     return replace(
         found,

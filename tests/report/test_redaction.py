@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from views import both, compare_in
 
-from rltrace.diff import compare
 from rltrace.diff.base.model import Comparison, NamedDifference
 from rltrace.extensions.page.data import gather
 from rltrace.extensions.page.page import html_page
 from rltrace.report.markdown import comparison_markdown
 from rltrace.report.redaction import NO_DISCLOSURE, Disclosure, Redactor, omission_note, redacted_comparison
-from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import Kind
 
 HOMES = "/" + "home"
@@ -80,9 +79,8 @@ def test_commands(command: str, shown: str) -> None:
 def test_arguments_on_request() -> None:
     """Arguments that are asked for are shown, without folders; so are folders, without arguments."""
     command = "cd ~/x && rltrace record -- python /srv/bob/train.py --config /srv/bob/c.yaml"
-    assert (
-        Redactor(Disclosure(arguments=True)).command(command) == "rltrace record -- python …/train.py --config …/c.yaml"
-    )
+    without_folders = "rltrace record -- python …/train.py --config …/c.yaml"
+    assert Redactor(Disclosure(arguments=True)).command(command) == without_folders
     assert Redactor(Disclosure(host=True)).command(command) == "cd ~/x && rltrace record -- python /srv/bob/train.py …"
     assert Redactor(Disclosure(host=True, arguments=True)).command(command) == command
 
@@ -102,11 +100,9 @@ def test_a_short_trace_name_changes_no_other_text() -> None:
 
 
 def comparison(folder: Path) -> Comparison:
-    for name in ("a", "b"):
-        builder = TraceBuilder(folder / f"{name}.zarr")
-        builder.op("aten.add.Tensor", site=("train.py", 3, "main", "x = load('/srv/bob/x')"), outputs=[name])
-        builder.finish()
-    return compare(folder / "a.zarr", folder / "b.zarr")
+    for trace, name in both(folder):
+        trace.op("aten.add.Tensor", site=("train.py", 3, "main", "x = load('/srv/bob/x')"), outputs=[name])
+    return compare_in(folder)
 
 
 def test_a_whole_comparison(tmp_path: Path) -> None:
@@ -125,12 +121,10 @@ def test_a_whole_comparison(tmp_path: Path) -> None:
 
 def test_a_finding_that_is_an_event_goes_out_on_every_form(tmp_path: Path) -> None:
     """What an environment returned, with its cells by name, stands on the page and in the Markdown as any op does."""
-    for name in ("a", "b"):
-        builder = TraceBuilder(tmp_path / f"{name}.zarr")
+    for trace, name in both(tmp_path):
         seen = {"observation": name}
-        builder.event(Kind.ENVIRONMENT_STEP, "environment 0", owner="Walk", counts={"step": 1}, digests=seen)
-        builder.op("aten.add.Tensor", inputs=[("outside", name)], outputs=[name])
-        builder.finish()
+        trace.event(Kind.ENVIRONMENT_STEP, "environment 0", owner="Walk", counts={"step": 1}, digests=seen)
+        trace.op("aten.add.Tensor", inputs=[("outside", name)], outputs=[name])
     material = gather(tmp_path / "a.zarr", tmp_path / "b.zarr")
     assert material.comparison.first_value is not None and material.comparison.first_value.event is not None
     page, text = html_page(material), comparison_markdown(material.comparison)

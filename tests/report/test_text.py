@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,8 +51,6 @@ def test_lines_fit_a_terminal(case: tuple[str, Comparison]) -> None:
 
 def test_colour_adds_nothing_but_colour(case: tuple[str, Comparison]) -> None:
     """Without its escapes the coloured report is the plain one."""
-    import re
-
     colored = document_text(verdict_document(case[1]), color=True)
     assert "\x1b[" in colored
     assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == document_text(verdict_document(case[1]))

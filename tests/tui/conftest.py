@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from programs import Do, Machine, recorded, training
 from tui_support import other_kernel
+from views import both, paths_in
 
-from rltrace.testing import In, TraceBuilder
+from rltrace.testing import In
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -48,15 +49,12 @@ def diverged(record: Callable[..., Machine]) -> tuple[Path, Path]:
 @pytest.fixture
 def valued(tmp_path: Path) -> tuple[Path, Path]:
     """Two traces of one op that differ in two of six values, all recorded; one by one ULP, one by four."""
-    paths = []
     read = np.arange(6, dtype=np.float32).reshape(2, 3)
-    for name, apart in (("a", 0), ("b", 1)):
-        trace = TraceBuilder(tmp_path / f"{name}.zarr")
+    for trace, (name, apart) in both(tmp_path, ("a", 0), ("b", 1)):
         stream = trace.stream()
         made = stream.op("aten.randn.default", outputs=["w"], rng="g")
         out = read / 3
         out.reshape(-1).view(np.int32)[[1, 5]] += [apart, 4 * apart]
         kept = stream.value(out)
         stream.op("aten.div.Tensor", inputs=[In(made, digest="w")], outputs=[kept], kernel={"library": name})
-        paths.append(trace.finish())
-    return paths[0], paths[1]
+    return paths_in(tmp_path)

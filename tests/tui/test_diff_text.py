@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from views import both, compare_in, views_in
 
-from rltrace.diff import compare
-from rltrace.diff.base.view import StreamView
 from rltrace.query.op_pair import OpPairs, PairedInput
 from rltrace.query.ops import OpInput
 from rltrace.report.diff import verdict_document
 from rltrace.report.document import Section
 from rltrace.report.text import split_at_dots
-from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import WRITES, Kind
-from rltrace.trace.read.reader import open_trace
 from rltrace_tui import diff_text
 from rltrace_tui.op_text import input_text, op_lines
 
@@ -50,13 +47,10 @@ def test_a_dotted_name_is_split_after_dots() -> None:
 
 def test_an_event_is_shown_as_one(tmp_path: Path) -> None:
     """What an environment returned stands by its name; of inputs and kernels, which it has none of, nothing is said."""
-    paths = []
-    for name in ("a", "b"):
-        trace = TraceBuilder(tmp_path / f"{name}.zarr")
+    for trace, name in both(tmp_path):
         trace.event(Kind.ENVIRONMENT_STEP, "environment 0", owner="Walk", digests={"observation": name})
         trace.op("aten.add.Tensor", inputs=[("outside", name)], outputs=[name])
-        paths.append(trace.finish())
-    comparison = compare(*paths)
+    comparison = compare_in(tmp_path)
     lines = [line.plain.split() for line in diff_text.section_lines(verdict_document(comparison).findings[0], 76)]
     assert ["event", "environment-step"] in lines and ["module", "Walk"] in lines
     assert [line for line in lines if line[0] in ("field", "A", "B")] == [
@@ -70,20 +64,16 @@ def test_an_event_is_shown_as_one(tmp_path: Path) -> None:
 def test_outputs_have_their_names(tmp_path: Path) -> None:
     """Each above its digests, in the verdict and in the screen of the op, where of many the equal ones are counted."""
     names = [f"state['w{k}']" for k in range(10)]
-    paths = []
-    for side in "ab":
-        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+    for trace, side in both(tmp_path):
         outputs = [f"{side}{k}" if k == 7 else str(k) for k in range(10)]
         trace.op("jit.train.iteration", outputs=outputs, scalars=[{WRITES: names}])
-        paths.append(trace.finish())
-    found = compare(*paths).first_value
-    digests = found.outputs[7]
+    found = compare_in(tmp_path)
+    digests = found.first_value.outputs[7]
     wanted = [["output", "state['w7']"], ["A", digests.a], ["B", digests.b]]
-    lines = [line.plain.split() for line in diff_text.section_lines(verdict_document(compare(*paths)).findings[0], 76)]
+    lines = [line.plain.split() for line in diff_text.section_lines(verdict_document(found).findings[0], 76)]
     assert lines[(at := lines.index(wanted[0])) : at + 3] == wanted
 
-    views = [StreamView(trace.processes[0], trace.processes[0].streams[0]) for trace in map(open_trace, paths)]
-    lines = [line.plain.split() for line in op_lines(OpPairs(*views, None).pair(0, 0), 76)]
+    lines = [line.plain.split() for line in op_lines(OpPairs(*views_in(tmp_path), None).pair(0, 0), 76)]
     assert lines[:3] == wanted
     assert " ".join(lines[3]) == "outputs 9 of 10 are equal on both sides"
 
@@ -94,21 +84,11 @@ def test_outputs_have_their_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("a", "b", "match", "text"),
     [
-        ((6, 0, 0), (6, 0, 0), "read", "= input 0  float32[4]  from op 6  read: hashed here on both sides, equal"),
-        (
-            (6, 0, 0),
-            (6, 0, 2),
-            "differ",
-            "≠ input 0  float32[4]  from op 6 from element 0 | op 6 from element 2  differs",
-        ),
-        ((6, 0, 0), (6, 1, 0), "differ", "≠ input 0  float32[4]  from op 6 result 0 | op 6 result 1  differs"),
-        (
-            (6, 1, 3),
-            (7, 1, 3),
-            "",
-            "  input 0  float32[4]  from op 6 result 1 from element 3 | op 7 result 1 from element 3",
-        ),
-        ((None, None, 4), (None, None, 4), "", "  input 0  float32[4]  from outside from element 4"),
+        ((6, 0, 0), (6, 0, 0), "read", "op 6  read: hashed here on both sides, equal"),
+        ((6, 0, 0), (6, 0, 2), "differ", "op 6 from element 0 | op 6 from element 2  differs"),
+        ((6, 0, 0), (6, 1, 0), "differ", "op 6 result 0 | op 6 result 1  differs"),
+        ((6, 1, 3), (7, 1, 3), "", "op 6 result 1 from element 3 | op 7 result 1 from element 3"),
+        ((None, None, 4), (None, None, 4), "", "outside from element 4"),
     ],
 )
 def test_where_an_input_comes_from(
@@ -116,4 +96,5 @@ def test_where_an_input_comes_from(
 ) -> None:
     """The op that wrote it; its result and the first element, where they are not the first ones or differ."""
     sides = [OpInput("float32[4]", row, "outside" if row is None else "row", None, *part) for row, *part in (a, b)]
-    assert input_text(PairedInput(0, sides[0], sides[1], match)) == text
+    sign = {"read": "=", "differ": "≠", "": " "}[match]
+    assert input_text(PairedInput(0, sides[0], sides[1], match)) == f"{sign} input 0  float32[4]  from {text}"

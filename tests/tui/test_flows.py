@@ -12,9 +12,9 @@ from programs import Do, Machine, training
 from rank_programs import reducing
 from tampering import flip_in_chunk
 from tui_support import at_terminal, other_kernel, press, screen_text, settled
+from views import both, paths_in
 
 from rltrace.diff.display.row_pairs import Relation
-from rltrace.testing import TraceBuilder
 from rltrace_tui import data
 from rltrace_tui.base import FailureScreen
 from rltrace_tui.diff_app import DiffApp, ProbeMade, SearchDone
@@ -45,7 +45,7 @@ async def test_a_screenshot_goes_into_the_current_folder(
 async def test_search_is_watched_as_it_happens(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real probes arrive as messages before the verdict does, and the same ones the comparison returns."""
     sent: list[object] = []
-    for kind, name in ((ProbeMade, "on_probe_made"), (SearchDone, "on_search_done")):
+    for name in ("on_probe_made", "on_search_done"):
         handler = getattr(DiffApp, name)
 
         def watched(self: DiffApp, message: object, handler: Any = handler) -> None:
@@ -53,7 +53,6 @@ async def test_search_is_watched_as_it_happens(diverged: Runs, monkeypatch: pyte
             handler(self, message)
 
         monkeypatch.setattr(DiffApp, name, watched)
-        assert kind
     async with at_terminal(DiffApp(*diverged)) as (_, app):
         assert "same values" in pane(app, "search")
     assert isinstance(sent[-1], SearchDone)
@@ -133,8 +132,7 @@ async def test_find_and_go(diverged: Runs) -> None:
         await press(pilot, app, "g", tuple("b20"), "enter")
         assert app.ops.list.line.b == 20
         await press(pilot, app, "g", tuple("s2"), "enter")
-        stream = app.ops.list.browser.a
-        assert app.ops.list.line.a == int(stream.steps[1][7])
+        assert app.ops.list.line.a == int(app.ops.list.browser.a.steps[1][7])
         await press(pilot, app, "g", tuple("s99"), "enter")
         assert any("there is no s99" in n.message for n in app._notifications)
 
@@ -152,13 +150,8 @@ async def test_cursor_moves_and_the_list_follows(diverged: Runs) -> None:
         assert oplist.cursor == 0
         await press(pilot, app, "space")
         last = len(oplist.browser) - 1
-        for key, cursor in (
-            ("down", 1),
-            ("pagedown", 1 + oplist.page),
-            ("up", oplist.page),
-            ("end", last),
-            ("home", 0),
-        ):
+        cursors = {"down": 1, "pagedown": 1 + oplist.page, "up": oplist.page, "end": last, "home": 0}
+        for key, cursor in cursors.items():
             await press(pilot, app, key)
             assert oplist.cursor == cursor
             assert 0 <= cursor - oplist.scroll_offset.y < oplist.size.height
@@ -256,12 +249,12 @@ async def test_damaged(record: Callable[..., Machine]) -> None:
         assert not isinstance(app.screen, FailureScreen) and app.failure is None
 
 
+def broken(*_: object, **__: object) -> None:
+    raise OSError(5, "Input/output error", "a.zarr")
+
+
 async def test_failure_is_readable(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes wrong in the search becomes a screen; the application stays, and remembers it for the exit status."""
-
-    def broken(*_: object, **__: object) -> None:
-        raise OSError(5, "Input/output error", "a.zarr")
-
     monkeypatch.setattr("rltrace_tui.data.compare", broken)
     async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         assert isinstance(app.screen, FailureScreen)
@@ -273,10 +266,6 @@ async def test_failure_is_readable(diverged: Runs, monkeypatch: pytest.MonkeyPat
 
 async def test_failure_among_the_ops_is_readable(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for what is read later: a disk that went away is a screen, and Escape leads back."""
-
-    def broken(*_: object) -> None:
-        raise OSError(5, "Input/output error", "a.zarr")
-
     monkeypatch.setattr("rltrace.diff.display.browser.Browser.reveal", broken)
     async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "2")
@@ -332,9 +321,7 @@ async def test_where_a_difference_began_and_who_received_it(tmp_path: Path) -> N
 
 async def test_a_resumed_run_is_shown_from_where_it_begins(tmp_path: Path) -> None:
     """The verdict has the steps of both sides, and the list of ops begins with the first common one."""
-    paths = []
-    for name, began, first in (("a", "p", 0), ("b", "q", 1)):
-        trace = TraceBuilder(tmp_path / f"{name}.zarr")
+    for trace, (name, began, first) in both(tmp_path, ("a", "p", 0), ("b", "q", 1)):
         trace.optimizer(began, state=("step",) if first else (), kept=("step",))
         if first:
             trace.op("aten.copy_.default", ("train.py", 3, "main", "load()"), [("outside", "file")], ["q"])
@@ -342,10 +329,8 @@ async def test_a_resumed_run_is_shown_from_where_it_begins(tmp_path: Path) -> No
             output = f"out {step}" if step < 2 else f"{name}'s"
             trace.op("aten.mm.default", ("train.py", 9, "main", "step()"), [("outside", f"batch {step}")], [output])
             trace.end_step(parameters="qrs"[step], gradients=output, generators=f"generator {step}")
-        paths.append(trace.finish())
-    async with at_terminal(DiffApp(*paths)) as (pilot, app):
-        overview = "\n".join(screen_text(app))
-        assert "step 2 (B's step 1)" in overview
+    async with at_terminal(DiffApp(*paths_in(tmp_path))) as (pilot, app):
+        assert "step 2 (B's step 1)" in "\n".join(screen_text(app))
         await press(pilot, app, "2")
         shown = [line for line in screen_text(app) if "aten." in line]
         assert any("mm" in line for line in shown) and not any("copy_" in line for line in shown)

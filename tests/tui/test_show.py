@@ -35,8 +35,7 @@ async def test_one_trace(record: Record) -> None:
         steps = app.overview.query_one("#timeline", Pane).text
         assert "ops" in steps and "losses.append" in steps
         await press(pilot, app, "2")
-        browser = app.ops.list.browser
-        assert browser.is_single
+        assert app.ops.list.browser.is_single
         assert "step 0: 17 ops" in screen_text(app)[1]
         await press(pilot, app, "space", "g", *"25", "enter")
         line = app.ops.list.line
@@ -89,8 +88,7 @@ async def test_damage(record: Record) -> None:
 async def test_a_trace_that_goes_away(record: Record, tmp_path: Path) -> None:
     """What fails in reading becomes a screen with one sentence."""
     a = record(training())
-    moved = tmp_path / "elsewhere.zarr"
-    a.path.rename(moved)
+    a.path.rename(tmp_path / "elsewhere.zarr")
     async with at_terminal(TraceApp(a.path)) as (_, app):
         assert isinstance(app.screen, FailureScreen)
         assert any("no such file" in line for line in screen_text(app))
@@ -102,8 +100,7 @@ async def test_a_trace_that_is_being_written(tmp_path: Path) -> None:
     create_trace(path, {"command": ["train"]})
     start_record = {"name": "rank0/main", "pid": os.getpid()}
     writer = ProcessWriter.open(path, {**start_record, "token": write_start(path, start_record)})
-    stream = writer.stream("rank0/main")
-    writer.commit(stream, random_rows(np.random.default_rng(0), 0, 40), plain_entries())
+    writer.commit(writer.stream("rank0/main"), random_rows(np.random.default_rng(0), 0, 40), plain_entries())
     async with at_terminal(TraceApp(path)) as (pilot, app):
         text = " ".join(app.overview.query_one("#trace", Pane).text.split())
         assert "RUNNING" in screen_text(app)[0]

@@ -84,12 +84,9 @@ def test_steps_that_lie(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lost_rows_are_reported_as_steps(sample: Path) -> None:
     """The steps to record again are those that a hole reaches into, and no others."""
-    (sample / "processes/0/streams/0/rows/c.1.0").unlink()
-    assert verify(sample).lost_steps == (1, 2)
-    (sample / "processes/0/streams/0/cells/c.2").unlink()
-    assert verify(sample).lost_steps == (1, 3)
-    (sample / "processes/0/streams/1/rows/c.0.0").unlink()
-    assert verify(sample).lost_steps == (1, 3)
+    for chunk, steps in (("0/rows/c.1.0", (1, 2)), ("0/cells/c.2", (1, 3)), ("1/rows/c.0.0", (1, 3))):
+        (sample / "processes/0/streams" / chunk).unlink()
+        assert verify(sample).lost_steps == steps
 
 
 # --- verb -------------------------------------------------------------------------------------------------------------

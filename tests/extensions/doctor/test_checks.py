@@ -77,8 +77,7 @@ def test_a_plain_cpu_process() -> None:
 )
 def test_what_is_set_is_no_obstacle(fact: str, value: Fact, gone: str) -> None:
     """Each setting takes away its own obstacle, and no other."""
-    facts = {**CPU, fact: value}
-    before, after = obstacles(CPU), obstacles(facts)
+    before, after = obstacles(CPU), obstacles({**CPU, fact: value})
     assert not any(o.what.startswith(gone) for o in after)
     settled = {o.what.split("(")[0] for o in before} - {o.what.split("(")[0] for o in after}
     assert len(settled) <= 2

@@ -306,8 +306,7 @@ def test_another_number_of_a_compiled_function_is_found(programs: JaxPrograms) -
     assert "compile() #1=3.0 in A" in found.explanation
     assert "4.0 in B" in found.explanation
     sides = [{(line.stream, line.row): (kind, line.outputs) for kind, line, _ in lines(each)} for each in traces]
-    differ = [sides[0][at][0] for at in sides[0] if sides[0][at] != sides[1][at]]
-    assert differ == ["compiled", "compiled"]
+    assert [sides[0][at][0] for at in sides[0] if sides[0][at] != sides[1][at]] == ["compiled", "compiled"]
 
 
 OTHER_RESULT = """

@@ -123,8 +123,7 @@ def test_the_first_difference_is_the_oracles(programs: JaxPrograms, oracle: dict
         assert found.verdict is Verdict.IDENTICAL
         return
     assert (found.decisive.op, found.decisive.step) == ("jit.train.iteration", first)
-    named = re.findall(r"state\['\w+'\]", found.decisive.explanation)
-    assert sorted(named) == oracle[seed][first]
+    assert sorted(re.findall(r"state\['\w+'\]", found.decisive.explanation)) == oracle[seed][first]
     assert "it uses what observe returned to it, which is not recorded" in found.decisive.explanation
 
 

@@ -42,8 +42,7 @@ Traced = tuple[str, dict[str, float], dict[str, str]]
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> list[Traced]:
     """Fingerprint, numbers and lines of a function, of one with another number, and of one with another equation."""
-    programs = JaxPrograms(tmp_path_factory.mktemp("programs"), {"traced": TRACED})
-    traced = json.loads(programs.plain("traced"))
+    traced = json.loads(JaxPrograms(tmp_path_factory.mktemp("programs"), {"traced": TRACED}).plain("traced"))
     return [(fingerprint, dict(numbers), dict(lines)) for fingerprint, numbers, lines in traced]
 
 

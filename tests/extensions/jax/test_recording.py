@@ -177,10 +177,7 @@ def test_every_shape_of_loop_keeps_bits_and_types(programs: JaxPrograms) -> None
     assert driven >= {f"jit.{name}" for name in ("constants", "several", "keys", "weak", "<lambda>", "noting")}
     assert "jit.several: its 5 floating-point operations are those of the uncut program" in str(facts["jax.code"])
     whole = set(str(facts["jax.boundary_only"]).split("; "))
-    assert whole == {
-        "jit.<lambda>: its scan is unrolled",
-        "jit.whole: its loop is a while_loop",
-    }
+    assert whole == {"jit.<lambda>: its scan is unrolled", "jit.whole: its loop is a while_loop"}
 
 
 def test_what_a_loop_stacks_and_gives_to_callbacks_is_a_series(programs: JaxPrograms) -> None:
@@ -217,8 +214,7 @@ def test_the_program_digests_what_the_host_does(programs: JaxPrograms) -> None:
 
 def test_digests_are_those_of_the_same_bytes_in_torch(programs: JaxPrograms) -> None:
     """An array that comes in has the project's digest, and what a function returned is linked to its row."""
-    trace = programs.recorded("shapes", "shapes")
-    stream = trace.processes[0].streams[0]
+    stream = programs.recorded("shapes", "shapes").processes[0].streams[0]
     rows = stream.read(0, stream.rows)
     wanted = digest_buffer(np.full(3, 2.0, np.float32).tobytes(), seed_of("float32", (3,)))
     places = [i for i in range(len(rows)) if wanted in rows.outputs(i)]
@@ -235,15 +231,13 @@ def test_each_iteration_is_a_step(programs: JaxPrograms) -> None:
     assert process.state == "complete"
     assert len(process.steps) == 6
     assert verify(trace.path).sound
-    text = document_text(info_document(describe(trace)))
-    assert "jit.train #0  6 iterations" in text
+    assert "jit.train #0  6 iterations" in document_text(info_document(describe(trace)))
 
 
 def test_the_threads_of_xla_are_locked(programs: JaxPrograms) -> None:
     """The number that each row has as kernel evidence, as a fact that selects kernels: one for each core."""
     trace = trained(programs)
-    threads = lock_of(trace).facts["jax.threads"]
-    assert threads == trace.processes[0].facts["host.cores_allowed"]
+    assert lock_of(trace).facts["jax.threads"] == trace.processes[0].facts["host.cores_allowed"]
     assert selects_kernels("jax.threads")
 
 

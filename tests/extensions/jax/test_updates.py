@@ -58,12 +58,8 @@ def steps_of(trace: Trace) -> list[tuple[int, int, int, int]]:
     return [tuple(step) for step in process.steps[:, columns].tolist()]
 
 
-def lines_of(trace: Trace, selector: str = "all") -> list[OpLine]:
-    return [line for line in list_ops(trace, parse_selectors([selector])) if isinstance(line, OpLine)]
-
-
 def ops_of(trace: Trace, selector: str = "all") -> list[str]:
-    return [line.op for line in lines_of(trace, selector)]
+    return [line.op for line in list_ops(trace, parse_selectors([selector])) if isinstance(line, OpLine)]
 
 
 def test_a_call_that_computes_a_gradient_is_a_step(programs: JaxPrograms) -> None:
@@ -81,9 +77,8 @@ def test_a_call_that_computes_a_gradient_is_a_step(programs: JaxPrograms) -> Non
 
 def test_calls_from_the_cache_end_the_same_steps(programs: JaxPrograms) -> None:
     """They are those of calls that all pass through Python, whose results are digested at once."""
-    assert steps_of(programs.recorded("whole", "program")) == steps_of(
-        programs.recorded("python", "program", options=("--values", "op=nothing"))
-    )
+    python = programs.recorded("python", "program", options=("--values", "op=nothing"))
+    assert steps_of(programs.recorded("whole", "program")) == steps_of(python)
 
 
 def test_other_numbers_are_found_at_the_first_update(programs: JaxPrograms) -> None:
@@ -94,10 +89,8 @@ def test_other_numbers_are_found_at_the_first_update(programs: JaxPrograms) -> N
 
 def test_a_window_has_rows_of_its_steps(programs: JaxPrograms) -> None:
     """And digests of all steps, which are those of a whole recording; the program ends after the last one."""
-    whole, window = (
-        programs.recorded("whole", "program"),
-        programs.recorded("window", "program", options=("--steps", "4:7", "--until", "8")),
-    )
+    whole = programs.recorded("whole", "program")
+    window = programs.recorded("window", "program", options=("--steps", "4:7", "--until", "8"))
     assert ops_of(window) == ops_of(whole, "step=4:7")
     assert [digest for *_, digest in steps_of(window)] == [digest for *_, digest in steps_of(whole)[:9]]
     assert window.processes[0].state == "stopped"

@@ -70,8 +70,7 @@ def test_every_row_has_its_kernels(
 def test_nothing_is_begun_where_the_program_uses_no_device(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing is written: a CPU program's trace is what it is without."""
     monkeypatch.setattr(kineto, "start", lambda kinds: pytest.fail("begun"))
-    got = record(lambda: updates(2), kernels=ALL)
-    assert not got.process.launches
+    assert not record(lambda: updates(2), kernels=ALL).process.launches
 
 
 def test_what_was_launched_for_no_row_is_counted(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,8 +193,7 @@ def test_only_the_steps_that_were_asked_for(record: Record, monkeypatch: pytest.
     """``--kernels 1:3``: rows of other steps have no names, and the profiler is off there."""
     pretend(monkeypatch)
     got = record(lambda: updates(5), kernels=(1, 3))
-    with_names = {row.step for row in got.rows if row.kernel.get("names")}
-    assert with_names == {1, 2}
+    assert {row.step for row in got.rows if row.kernel.get("names")} == {1, 2}
     assert not torch._C._autograd._profiler_enabled()
 
 
@@ -224,7 +222,8 @@ def test_cycles_end_between_ops_alone(record: Record, monkeypatch: pytest.Monkey
 
     inner, outer = nn.Linear(4, 4), nn.Linear(4, 4)
 
-    def program() -> None:
+    monkeypatch.setattr(kineto, "stop", stop)
+    with record.block(kernels=ALL) as got:
         optimizer = torch.optim.SGD([*inner.parameters(), *outer.parameters()], lr=0.1)
         for _ in range(3):
             x = torch.ones(2, 4, requires_grad=True)
@@ -233,9 +232,6 @@ def test_cycles_end_between_ops_alone(record: Record, monkeypatch: pytest.Monkey
             with torch.profiler.record_function("of the program's own"):
                 optimizer.step()
                 optimizer.zero_grad()
-
-    monkeypatch.setattr(kineto, "stop", stop)
-    got = record(program, kernels=ALL)
     assert still_open == []
     assert len(got.process.launches.parts(0)) > 6
     assert got.process.launches.unknown == []
@@ -252,8 +248,7 @@ def test_a_scope_that_stays_open_ends_the_cycles(record: Record, monkeypatch: py
         with torch._C._profiler._RecordFunctionFast("mine"):
             updates(3)
         updates(1)
-    whys = {entry.why for entry in got.process.launches.unknown}
-    assert whys == {cycles.STILL_OPEN.format("mine")}
+    assert {entry.why for entry in got.process.launches.unknown} == {cycles.STILL_OPEN.format("mine")}
     assert named(got, "aten.addmm.default")[0] == ADDMM, "before that it is known"
 
 

@@ -7,11 +7,11 @@ is a GPU, and what stands in ``data`` is joined here. Published ones are in ``te
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,14 +29,11 @@ DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("capture_profile", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script() -> Any:
+    return SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
 
-def test_every_row_of_a_training_program_has_its_call(script: ModuleType) -> None:
+def test_every_row_of_a_training_program_has_its_call(script: Any) -> None:
     """Eager ops, backward passes, foreach and fused optimizers, attention: as many calls as rows, of the same ops."""
     captured = script.capture("cpu")
     events, ops = script.events(captured), captured["ops"]
@@ -48,7 +45,7 @@ def test_every_row_of_a_training_program_has_its_call(script: ModuleType) -> Non
     assert captured["provenance"]["torch.version"] == torch.__version__
 
 
-def test_profiles_that_were_captured_on_gpus(script: ModuleType) -> None:
+def test_profiles_that_were_captured_on_gpus(script: Any) -> None:
     """Every capture in ``data``: joined as when it was captured, each row on the device with what it launched."""
     captures = sorted(DATA.glob("*.json.gz"))
     if not captures:
@@ -157,8 +154,7 @@ OPS = ["aten.addmm.default", "mine.op.default"]
 def test_a_launch_row_has_a_bracket_from_the_recorder() -> None:
     """What runs within it is its; for an op of torch it is the wrong bracket, as a mode's is for a launch row."""
     events = [host(REGION, 10, 90, 2), host("aten::copy_", 20, 30, 3), kernel("scale_kernel", 300, 20, 2)]
-    joined = join(events, ["triton.scale"])
-    assert names(joined) == [["scale_kernel"]]
+    assert names(join(events, ["triton.scale"])) == [["scale_kernel"]]
     assert "its row has aten.copy_.default" in join(events, ["aten.copy_.default"]).why
     assert "its row has triton.scale" in join(CALLS[-2:], ["triton.scale"]).why
 
@@ -248,8 +244,7 @@ def runtime(name: str, start: int, end: int, correlation: int, linked: int = 0) 
 def test_ids_of_calls_are_not_those_of_ops() -> None:
     """CUPTI's and torch's are separate: a call whose id is that of an op has no part in what the op launched."""
     call = runtime("cudaLaunchKernel", 40, 41, 9, 5)  # 9 is mine::op, too
-    joined = join([*CALLS, call, kernel("sgemm", 300, 9, 5)], OPS)
-    assert names(joined) == [["sgemm"], []]
+    assert names(join([*CALLS, call, kernel("sgemm", 300, 9, 5)], OPS)) == [["sgemm"], []]
 
 
 def test_a_drivers_call_within_the_runtimes_started_nothing_of_its_own() -> None:

@@ -33,16 +33,9 @@ with open(sys.argv[2], "w") as out:
 
 def small_trace(path: Path, **facts: str) -> Path:
     builder = TraceBuilder(path)
-    layout = ["float32", [4, 4], [4, 1], "cpu"]
+    layouts = [["float32", [4, 4], [4, 1], "cpu"]] * 2
     kernel = {"library": "MKL", "isa": "auto", "threads": 1}
-    builder.op(
-        "aten.mm.default",
-        inputs=["unknown", "unknown"],
-        outputs=["x"],
-        layouts=[layout, layout],
-        scalars=["T", "T"],
-        kernel=kernel,
-    )
+    builder.op("aten.mm.default", inputs=["unknown"] * 2, outputs=["x"], layouts=layouts, kernel=kernel)
     for name, value in facts.items():
         builder.fact(name, value)
     return builder.finish()

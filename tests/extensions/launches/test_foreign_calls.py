@@ -299,14 +299,8 @@ def test_methods_of_an_extension(record: Record, imported: Any, engine: str) -> 
         assert simulator.observe().mul(2)[0] == 2
         x - 1
     called = [row for row in got.rows if row.op.startswith("extension.")]
-    names = (
-        "Simulator.__init__",
-        "Simulator.step",
-        "Simulator.bound",
-        "Simulator.still",
-        "inner.scale",
-        "Simulator.observe",
-    )
+    methods = [f"Simulator.{name}" for name in ("__init__", "step", "bound", "still")]
+    names = [*methods, "inner.scale", "Simulator.observe"]
     assert [row.op for row in called] == [f"extension.toy_extension.{name}" for name in names]
     assert [row.inputs[0].row for row in got.named("add")] == [row.index for row in called[1:4]]
     assert got.one("mul").inputs[0].row == called[-1].index, "what a method without tensors returned was written by it"
@@ -326,17 +320,14 @@ def test_methods_of_an_extension(record: Record, imported: Any, engine: str) -> 
 def test_state_of_an_object(record: Record, imported: Any, ticks: bool, use: Any, op: str, cause: Cause) -> None:
     """Which no argument holds: the method whose result differs, or the tensor that the object kept and wrote."""
 
-    def program(times: int) -> Callable[[], None]:
-        def run() -> None:
-            x = torch.ones(4)
-            simulator = imported().Simulator(x)
-            for _ in range(times):
-                simulator.tick(ticks)
-            use(simulator, x)
+    def program(times: int) -> None:
+        x = torch.ones(4)
+        simulator = imported().Simulator(x)
+        for _ in range(times):
+            simulator.tick(ticks)
+        use(simulator, x)
 
-        return run
-
-    found = first(record, program(1), program(2))
+    found = first(record, lambda: program(1), lambda: program(2))
     assert (found.op, found.cause) == (op, cause)
 
 

@@ -14,13 +14,9 @@ import triton
 import triton.language as tl
 from triton.language import store as put
 
-from rltrace.extensions.launches import triton_launches
+from rltrace.extensions.launches.triton_launches import read_source
 
 # Triton reads annotations as types of its own
-
-
-def read_source(kernel: Any) -> triton_launches.KernelSource:
-    return triton_launches.read_source(kernel)
 
 
 @triton.jit

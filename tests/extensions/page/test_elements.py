@@ -13,14 +13,7 @@ from pages import Node, parse
 from rltrace.diff.metrics.series import decimated
 from rltrace.diff.metrics.timeline import WORSE, Curve, StepState, Timeline
 from rltrace.extensions.page.elements import Element, StyleSheet, el, render
-from rltrace.extensions.page.timeline import (
-    curve_chart,
-    lines,
-    scale_of,
-    state_runs,
-    stretches,
-    timeline_chart,
-)
+from rltrace.extensions.page.timeline import curve_chart, lines, scale_of, state_runs, stretches, timeline_chart
 
 
 def test_an_element() -> None:

@@ -26,18 +26,9 @@ from rltrace.extensions.page.page import html_page
 from rltrace.trace.read.names import Site
 from rltrace.trace.read.reader import open_trace
 
-KIND = OriginClass(
-    "aten.mm.default",
-    Pair("MKL AVX512, 1 thread", "MKL AVX2, 1 thread"),
-    Site("train.py", 12, "train", "loss.backward()"),
-    3,
-    1.0,
-    True,
-    "rank0/main",
-    7,
-    0,
-    max_ulp=12,
-)
+KERNELS = Pair("MKL AVX512, 1 thread", "MKL AVX2, 1 thread")
+SITE = Site("train.py", 12, "train", "loss.backward()")
+KIND = OriginClass("aten.mm.default", KERNELS, SITE, 3, 1.0, True, "rank0/main", 7, 0, max_ulp=12)
 ARMS = tuple(Arm(name, ArmState.AS_EXPECTED, name.value, "as it should", "/home/someone/a.zarr") for name in ArmName)
 OUTCOME = ExperimentResult(
     Outcome.CONFIRMED, "all of it fits", "a.zarr", "b.zarr", 0, 2, ARMS, (KIND,), trials=5, flaky=1
@@ -59,8 +50,7 @@ def of_these(outcome: ExperimentResult = OUTCOME) -> ExperimentResult:
 def test_section(word: Outcome | None) -> None:
     """The word, how far it looked, every arm and kind of op; of one that is not finished, that it runs."""
     changed = replace(OUTCOME, word=word, explanation="" if word is None else OUTCOME.explanation)
-    page = parse(html_page(gather("a.zarr", "b.zarr"), outcome=changed))
-    found = page.one("section", id="experiment")
+    found = parse(html_page(gather("a.zarr", "b.zarr"), outcome=changed)).one("section", id="experiment")
     assert found.one("span", class_="verdict").text == ("RUNNING" if word is None else word.value.upper())
     assert [row.one("th").text for row in found.all("tbody")[0].all("tr")] == ["A0", "B0", "B←A", "A←B"]
     kernels = "A MKL AVX512, 1 thread, B MKL AVX2, 1 thread"

@@ -13,6 +13,7 @@ from comparisons import CASES
 from golden import pinned
 from pages import Node, losses, parse
 from programs import Do, recorded, training
+from views import both
 
 from rltrace.diff.base.model import Pair
 from rltrace.extensions.jax import JAX_ENGINE
@@ -105,17 +106,10 @@ def hostile(path: Path, noise: str) -> Path:
     builder = TraceBuilder(path)
     site = (f"{HOSTILE}.py", 3, HOSTILE, HOSTILE)
     stream = builder.stream(f"rank0/main/thread:{HOSTILE}")
+    what = {"module": HOSTILE, "kernel": {"library": HOSTILE}, "scalars": [HOSTILE]}
+    what["layouts"] = [(HOSTILE, (1,), (1,), HOSTILE)]
     for source in (builder.main.stream(), stream):
-        row = source.op(
-            HOSTILE,
-            [site, site],
-            inputs=[("outside", "x")],
-            outputs=[f"y{noise}"],
-            module=HOSTILE,
-            kernel={"library": HOSTILE},
-            scalars=[HOSTILE],
-            layouts=[(HOSTILE, (1,), (1,), HOSTILE)],
-        )
+        row = source.op(HOSTILE, [site, site], inputs=[("outside", "x")], outputs=[f"y{noise}"], **what)
         source.op("aten._local_scalar_dense.default", [site], inputs=[row], value=float(len(noise)))
     builder.end_step(HOSTILE, parameters=noise)
     builder.fact(f"env.{HOSTILE}", f"{HOSTILE}{noise}")
@@ -128,16 +122,14 @@ def test_names_that_are_attacks() -> None:
     page = parse(text)
     assert not {"script", "img"} & {node.tag for node in page.all()}
     assert not any("alert" in f"{key}" for node in page.all() for key in node.attributes)
-    shown = page.one("section", id="finding")
-    assert "<script>alert(1)</script>" in shown.all("pre")[0].text
+    assert "<script>alert(1)</script>" in page.one("section", id="finding").all("pre")[0].text
     assert text.count("&lt;script&gt;") > 5
     assert not re.search("[\u202e\x00]", text)
 
 
 def test_one_sided_ops(cases: Cases) -> None:
     """An op that one side alone ran has no row number on the other."""
-    page = parse(html_page(cases["extra_draw"]))
-    (found,) = page.one("section", id="ops").all("tr", class_="is-found")
+    (found,) = parse(html_page(cases["extra_draw"])).one("section", id="ops").all("tr", class_="is-found")
     assert [cell.text for cell in found.all("td", class_="number")] == ["", "17"]
 
 
@@ -147,13 +139,8 @@ def test_the_timeline_and_the_curves() -> None:
     losses(Path("b.zarr"), [3.0, 2.0, 1.0, 0.5, 0.25000000000000006], noise_from=2)
     page = parse(html_page(gather("a.zarr", "b.zarr")))
     timeline = page.one("section", id="timeline")
-    assert [bar.attributes["class"] for bar in timeline.one("svg", class_="timeline").all("rect")] == [
-        "is-same",
-        "is-same",
-        "is-differs",
-        "is-differs",
-        "is-differs",
-    ]
+    bars = [bar.attributes["class"] for bar in timeline.one("svg", class_="timeline").all("rect")]
+    assert bars == ["is-same"] * 2 + ["is-differs"] * 3
     assert "5 steps: 2 equal, 3 differing." in timeline.text
     curves = page.one("section", id="curves")
     assert "Tensors diverge at step 2; the first logged scalar differs 2 steps later." in curves.text
@@ -186,13 +173,10 @@ def test_long_runs_make_a_small_page_that_says_so() -> None:
 
 def test_alternating_steps_say_that_places_are_shared() -> None:
     """Where more runs of steps alternate than can be drawn, the page says that the worst of neighbours is drawn."""
-    for name in ("a", "b"):
-        builder = TraceBuilder(Path(f"{name}.zarr"), level="step")
+    for trace, name in both(Path(), level="step"):
         for step in range(2000):
-            builder.end_step(
-                parameters=f"p{step}{name if step % 2 else ''}", gradients="g", generators="r", recorded=False
-            )
-        builder.finish()
+            parameters = f"p{step}{name if step % 2 else ''}"
+            trace.end_step(parameters=parameters, gradients="g", generators="r", recorded=False)
     text = parse(html_page(gather("a.zarr", "b.zarr"))).one("section", id="timeline").text
     assert "2,000 steps: 1,000 equal, 1,000 differing. Neighbouring steps share a place" in text
 
@@ -254,7 +238,6 @@ def test_what_is_hidden_and_what_is_asked_for(here: Path) -> None:
 
 def test_a_page_without_its_style_can_be_read(cases: Cases) -> None:
     """Where a server forbids styles within pages, lines are still lines: shapes say so themselves."""
-    page = parse(html_page(cases["kernel"]))
-    lines: list[Node] = page.all("polyline")
+    lines: list[Node] = parse(html_page(cases["kernel"])).all("polyline")
     assert lines
     assert {line.attributes["fill"] for line in lines} == {"none"}

@@ -154,8 +154,7 @@ def test_what_the_programs_hand_in_is_compared_too(tmp_path: Path) -> None:
         model = policy()
         generate(model, SEQUENCES, PROMPTS)
         ids = torch.tensor([SEQUENCES[0]])
-        mask = torch.ones_like(ids)
-        model(ids, mask, torch.arange(ids.shape[1])[None] * 2).sum().backward()
+        model(ids, torch.ones_like(ids), torch.arange(ids.shape[1])[None] * 2).sum().backward()
     parity = compared(tmp_path / "t.zarr").parity
     assert parity.verdict is ParityVerdict.DIFFERS
     assert (parity.first.reason, parity.first.path.b) == (Reason.INPUTS, "Policy")
@@ -219,8 +218,7 @@ def test_other_positions_come_before_what_modules_make_of_them(tmp_path: Path) -
     rest.layers[0].attention.twist = "own"
     a = recorded(tmp_path / "a.zarr", lambda: generate(first, SEQUENCES, PROMPTS))
     b = recorded(tmp_path / "b.zarr", lambda: rest(*padded(SEQUENCES, left=True)).sum().backward())
-    parity = compared(a, b).parity
-    given, other = parity.origins
+    given, other = compared(a, b).parity.origins
     assert (given.path.b, other.path.b) == ("Uncounted.place", "Uncounted.layers.0.attention")
     assert (given.reason, given.op.b and given.op.b.op) == (Reason.INPUTS, "aten.embedding.default")
     assert other.reason is not Reason.SHAPE

@@ -31,11 +31,8 @@ def test_wrappers_are_no_part_of_a_name() -> None:
         "DistributedDataParallel.module.head",
     ]
     naming = match_names(_under("Policy"), wrapped)
-    partners = dict(naming.pairs)
-    assert partners["Policy.embed"] == wrapped[2]
-    assert partners["Policy.layers.0.attn"] == wrapped[3]
-    assert partners["Policy.layers.0.attn.q"] == wrapped[4]
-    assert partners["Policy.head"] == wrapped[5]
+    partners, names = dict(naming.pairs), ("embed", "layers.0.attn", "layers.0.attn.q", "head")
+    assert [partners[f"Policy.{name}"] for name in names] == wrapped[2:]
 
 
 def test_a_module_held_by_another_is_found_by_its_tree() -> None:

@@ -30,15 +30,10 @@ BEFORE, GRADIENT, STATE, AFTER = ShardKind
 Array = NDArray[Any]
 
 
-def value(array: Array) -> Value:
-    array = np.ascontiguousarray(array)
-    data = memoryview(array.tobytes())
-    return Value(hash(data.tobytes()) & (2**64 - 1), str(array.dtype), array.shape, data)
-
-
 def shard(rank: int, array: Array, whole: tuple[int, ...], placement: str = "", size: int = 2, at: int = -1) -> Any:
     """A rank's shard; ``placement`` on a mesh of ``size`` ranks at coordinate ``at``, else that of the rank."""
-    found = value(array)
+    data = array.tobytes()
+    found = Value(hash(data) & (2**64 - 1), str(array.dtype), array.shape, memoryview(data))
     on_mesh = ((parse_placement(placement),), (size,), (rank if at < 0 else at,)) if placement else ((), (), ())
     return RankShard(rank, Shard(GRADIENT, "Net.w", "", found.digest, "", whole, *on_mesh), {found.digest: found}.get)
 

@@ -42,8 +42,7 @@ class MadeUp:
 def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> tuple[CheckResult, MadeUp]:
     runner = MadeUp(request.param)
     monkeypatch.setattr("rltrace.extensions.regression.check.Runner", lambda _: runner)
-    plan = CheckPlan(("true",), 2, 1, tmp_path, tmp_path, in_place=True)
-    return check(plan), runner
+    return check(CheckPlan(("true",), 2, 1, tmp_path, tmp_path, in_place=True)), runner
 
 
 @pytest.mark.parametrize("checked", [0], indirect=True)

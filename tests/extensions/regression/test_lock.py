@@ -173,15 +173,12 @@ def test_the_first_step_that_differs(build: Build, step: int, what: str, differ:
     assert ("every step before is equal" in first.explanation) == (step > 0)
 
 
-@pytest.mark.parametrize(("locked", "found"), [(6, 4), (4, 6)])
-def test_another_number_of_steps(build: Build, locked: int, found: int) -> None:
+@pytest.mark.parametrize(("locked", "found", "why"), [(6, 4, "ends after 4 steps"), (4, 6, "goes on for 2 steps more")])
+def test_another_number_of_steps(build: Build, locked: int, found: int, why: str) -> None:
     """A run that ends earlier or goes on leaves its lock there; one that was cut off leaves it open."""
-    compared = compare_locks(build(locked), build(found))
-    assert isinstance(compared.first, LockFinding)
-    assert (compared.first.step, compared.first.differ) == (4, ())
-    assert ("ends after 4 steps" if found < locked else "goes on for 2 more") in compared.first.explanation.replace(
-        "2 steps more", "2 more"
-    )
+    first = compare_locks(build(locked), build(found)).first
+    assert (first.step, first.differ) == (4, ())
+    assert why in first.explanation
 
 
 def test_several_processes(tmp_path: Path) -> None:

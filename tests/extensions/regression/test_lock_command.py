@@ -53,10 +53,7 @@ def test_a_program(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     [
         (["lock"], "nothing to lock"),
         (["lock", "--", "./nowhere"], "./nowhere cannot be run"),
-        (
-            ["lock", "-o", "train.py", "--", "true"],
-            "train.py exists: rltrace lock --check train.py --update -- true",
-        ),
+        (["lock", "-o", "train.py", "--", "true"], "train.py exists: rltrace lock --check train.py --update -- true"),
         (["lock", "-o", "no/where.lock", "--", "true"], "there is no folder"),
         (["lock", "--share", "data", "--", "true"], "--share data"),
         (["lock", "--check", "none.lock", "--", "true"], "rltrace lock -o none.lock -- CMD makes one"),

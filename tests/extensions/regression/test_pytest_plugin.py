@@ -43,6 +43,11 @@ def run(pytester: pytest.Pytester) -> Run:
     return run
 
 
+def expect(result: pytest.RunResult, *lines: str) -> None:
+    """These lines are printed in this order, others between them."""
+    result.stdout.fnmatch_lines(lines)
+
+
 def test_equal_runs_pass_and_leave_nothing(run: Run, pytester: pytest.Pytester) -> None:
     """Each has its fixtures of function scope, a folder and an instance of the class; wider fixtures are shared."""
     result = run(
@@ -95,13 +100,12 @@ def test_runs_that_diverge_fail_with_the_words_of_diff(run: Run, pytester: pytes
     """The summary has the op, the text its line and the cause, and the report and both traces are there."""
     result = run(DIVERGED)
     result.assert_outcomes(failed=1, xfailed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "Runs 1 and 2 of 2: DIVERGED  op 2, rank0/main, cause: rng",
-            "  op       aten.randn.default",
-            "             torch.randn(2)",
-            "FAILED *test_draws - Failed: *",
-        ]
+    expect(
+        result,
+        "Runs 1 and 2 of 2: DIVERGED  op 2, rank0/main, cause: rng",
+        "  op       aten.randn.default",
+        "             torch.randn(2)",
+        "FAILED *test_draws - Failed: *",
     )
     result.stdout.no_fnmatch_line("*_pytest/*")  # callers of the test are in no stack
     (page,) = (pytester.path / "reports").glob("*test_draws/runs/report.html")
@@ -142,15 +146,14 @@ def test_breaks(broken):
 """
     )
     result.assert_outcomes(failed=3, skipped=1, errors=1)
-    result.stdout.fnmatch_lines(
-        [
-            "E       assert 1.0 == 2",
-            "E       assert 4.0 == 2",
-            "*Captured rltrace call*",
-            "Runs 1 and 2 of 2: DIVERGED  op 0, rank0/main, cause: arguments",
-            "E       ValueError: at its end",
-            "SKIPPED * no simulator",
-        ]
+    expect(
+        result,
+        "E       assert 1.0 == 2",
+        "E       assert 4.0 == 2",
+        "*Captured rltrace call*",
+        "Runs 1 and 2 of 2: DIVERGED  op 0, rank0/main, cause: arguments",
+        "E       ValueError: at its end",
+        "SKIPPED * no simulator",
     )
     result.stdout.no_fnmatch_line("*pytest_plugin*")
 
@@ -179,14 +182,13 @@ def test_word(): pass
 """
     )
     result.assert_outcomes(failed=5)
-    result.stdout.fnmatch_lines(
-        [
-            "*test_method is a method of a unittest.TestCase; *",
-            "*test_async is asynchronous; *",
-            "*runs is 1; two runs are the fewest that can be compared",
-            "*level 'all' is none of op, step",
-            "*unexpected keyword argument 'times'",
-        ]
+    expect(
+        result,
+        "*test_method is a method of a unittest.TestCase; *",
+        "*test_async is asynchronous; *",
+        "*runs is 1; two runs are the fewest that can be compared",
+        "*level 'all' is none of op, step",
+        "*unexpected keyword argument 'times'",
     )
 
 
@@ -195,7 +197,7 @@ def test_a_process_that_is_recorded_runs_it_once(run: Run, tmp_path: Path) -> No
     with rltrace.record(tmp_path / "whole.zarr"):
         result = run("@pytest.mark.reproducible\ndef test_a(): torch.randn(2)")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["runs once: this process is already being recorded"])
+    expect(result, "runs once: this process is already being recorded")
 
 
 def test_calls_are_compared_by_their_results(run: Run, pytester: pytest.Pytester) -> None:
@@ -237,18 +239,17 @@ def test_arguments(compare_bits):
 """
     )
     result.assert_outcomes(passed=1, failed=4)
-    result.stdout.fnmatch_lines(
-        [
-            ">       compare_bits(scaled, under=doubled())",
-            "E       Failed: the result[[]'loss'[]]: 1 of 1 elements differ, |A - B| up to 3*",
-            "E       The two calls: DIVERGED  op 1, rank0/main, cause: arguments",
-            "E       Failed: the result: 1 of 1 elements differ*",
-            "E       Both calls' ops in order: 0 ops of equal results, then",
-            "E         A  aten.mul.Tensor float32[[]2[]] (ATen * at test_it.py:* in test_programs.*",
-            "E         B  aten.add.Tensor float32[[]2[]] (ATen * at test_it.py:* in test_programs.*",
-            "E       Failed: The two calls: DIVERGED  op 0, rank0/main, cause: outside",
-            "E       TypeError: compare_bits takes two callables, or one and *",
-        ]
+    expect(
+        result,
+        ">       compare_bits(scaled, under=doubled())",
+        "E       Failed: the result[[]'loss'[]]: 1 of 1 elements differ, |A - B| up to 3*",
+        "E       The two calls: DIVERGED  op 1, rank0/main, cause: arguments",
+        "E       Failed: the result: 1 of 1 elements differ*",
+        "E       Both calls' ops in order: 0 ops of equal results, then",
+        "E         A  aten.mul.Tensor float32[[]2[]] (ATen * at test_it.py:* in test_programs.*",
+        "E         B  aten.add.Tensor float32[[]2[]] (ATen * at test_it.py:* in test_programs.*",
+        "E       Failed: The two calls: DIVERGED  op 0, rank0/main, cause: outside",
+        "E       TypeError: compare_bits takes two callables, or one and *",
     )
     folders = {page.parent.name for page in (pytester.path / "reports").rglob("report.html")}
     assert folders == {"calls-1", "calls-2"}
@@ -273,19 +274,18 @@ def test_a_run_makes_the_steps_of_its_lock(run: Run, pytester: pytest.Pytester) 
     """A parametrized test has one lock each. A step that is another fails with what finds the op."""
     missing = run(LOCKED)
     missing.assert_outcomes(failed=3)
-    missing.stdout.fnmatch_lines(["*draws.lock does not exist; pytest --rltrace-lock-update writes it"])
+    expect(missing, "*draws.lock does not exist; pytest --rltrace-lock-update writes it")
     run(LOCKED, "--rltrace-lock-update").assert_outcomes(passed=3)
     assert sorted(path.name for path in pytester.path.glob("*.lock")) == ["draws.lock", "sizes-2.lock", "sizes-3.lock"]
     run(LOCKED).assert_outcomes(passed=3)
     moved = run(LOCKED.replace("(0, 1)", "(0, 2)"))
     moved.assert_outcomes(failed=1, passed=2)
-    moved.stdout.fnmatch_lines(
-        [
-            "DIVERGED  step 1 of rank0/main *",
-            "  The RNG states at the end of this step differ; *",
-            "  rltrace lock --check *draws.lock -- python -m pytest test_it.py::test_draws",
-            "  */reports/test_it.py-test_draws/runs/run-1.zarr",
-        ]
+    expect(
+        moved,
+        "DIVERGED  step 1 of rank0/main *",
+        "  The RNG states at the end of this step differ; *",
+        "  rltrace lock --check *draws.lock -- python -m pytest test_it.py::test_draws",
+        "  */reports/test_it.py-test_draws/runs/run-1.zarr",
     )
 
 
@@ -310,16 +310,15 @@ def test_nothing(): pass
         "not damaged",
     )
     result.assert_outcomes(failed=2, passed=1, deselected=1)
-    result.stdout.fnmatch_lines(
-        [
-            "*a.lock is the lock of test_it.py::TestBoth::test_one; name another one for test_it.py::*",
-            "*run-1.zarr has no optimizer step to lock*",
-        ]
+    expect(
+        result,
+        "*a.lock is the lock of test_it.py::TestBoth::test_one; name another one for test_it.py::*",
+        "*run-1.zarr has no optimizer step to lock*",
     )
     result.stdout.no_fnmatch_line("*another exception*")
     damaged = pytester.runpytest_inprocess(*PLAIN, "-k", "damaged", plugins=[pytest_plugin])
     damaged.assert_outcomes(failed=1, deselected=3)
-    damaged.stdout.fnmatch_lines(["*b.lock is not a lock*"])
+    expect(damaged, "*b.lock is not a lock*")
 
 
 def test_workers_of_xdist_run_and_report(pytester: pytest.Pytester) -> None:
@@ -327,7 +326,7 @@ def test_workers_of_xdist_run_and_report(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=f"import random, pytest, rltrace, torch\n{DIVERGED}")
     result = pytester.runpytest_inprocess(*PLAIN, "-p", pytest_plugin.__name__, "-n1")
     result.assert_outcomes(failed=1, xfailed=1)
-    result.stdout.fnmatch_lines(["Runs 1 and 2 of 2: DIVERGED  op 2, rank0/main, cause: rng"])
+    expect(result, "Runs 1 and 2 of 2: DIVERGED  op 2, rank0/main, cause: rng")
 
 
 @pytest.mark.parametrize("off", [False, True])

@@ -56,14 +56,8 @@ def test_the_script_runs_alone(folder: Path, capsys: pytest.CaptureFixture[str])
     """It gives A's digest without rltrace; settings that act at the start of a process act; bfloat16 comes through."""
     assert main(["repro", "a.zarr", "--at", "op=exp,nth=1", "-o", "out"]) == 0
     assert "python out/repro.py" in capsys.readouterr().err
-    assert sorted(path.name for path in Path("out").iterdir()) == [
-        "digest.py",
-        "memory.npz",
-        "repro.py",
-        "repro_main.py",
-        "runner.py",
-        "torch_flags.py",
-    ]
+    files = sorted(path.name for path in Path("out").iterdir())
+    assert files == ["digest.py", "memory.npz", "repro.py", "repro_main.py", "runner.py", "torch_flags.py"]
     text = Path("out/repro.py").read_text()
     assert "TensorSpec('bfloat16', (4, 4), (4, 1), storage=0)" in text
     assert "torch.ops.aten.exp.default(t[0])" in text
@@ -89,10 +83,8 @@ def test_another_run_s_result_is_shown_beside_it(folder: Path) -> None:
     text = Path("out/repro.py").read_text()
     digest = f"{Recorded(folder / 'a.zarr').named('_softmax')[1].outputs[0]:016x}"
     assert text.count(digest) == 2
-    changed = text.replace(digest, "0" * 16, 1)
-    Path("out/repro.py").write_text(changed.replace(digest, "1" * 16))
-    done = script("--times", "2", "--threads", "1", "--deterministic", "--as", "b")
-    lines = done.stdout.splitlines()
+    Path("out/repro.py").write_text(text.replace(digest, "0" * 16, 1).replace(digest, "1" * 16))
+    lines = script("--times", "2", "--threads", "1", "--deterministic", "--as", "b").stdout.splitlines()
     assert lines[0] == "aten._softmax.default"
     assert "1 thread, torch" in lines[1]
     assert "deterministic algorithms" in lines[1]

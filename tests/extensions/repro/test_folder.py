@@ -93,11 +93,7 @@ def test_the_script_runs_alone(step: Recorded, tmp_path: Path, capsys: pytest.Ca
 
 def test_a_module_of_one_op_ends_with_1_where_its_bits_differ(tmp_path: Path) -> None:
     """As that of a module of several ops does."""
-
-    def program() -> None:
-        nn.Sequential(nn.Tanh())(torch.ones(3))
-
-    found = recorder(tmp_path)(program, rerunnable="all")
+    found = recorder(tmp_path)(lambda: nn.Sequential(nn.Tanh())(torch.ones(3)), rerunnable="all")
     assert main(["repro", str(found.path), "--module", "Sequential.0", "-o", str(tmp_path / "out"), "--quiet"]) == 0
     script = tmp_path / "out" / "repro.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)

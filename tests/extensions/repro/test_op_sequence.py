@@ -27,8 +27,6 @@ from rltrace.rerun.recorded_op import MissingValuesError
 from rltrace.selectors import parse_selectors
 from rltrace.trace.format.schema import Column, Phase, RowFlag
 
-Program = Callable[[], None]
-
 
 def outcomes(found: Recorded) -> list[OpOutcome]:
     return list(SequenceRun(found.process).run(op_sequence(found.process)))
@@ -77,12 +75,9 @@ def test_every_op_gives_the_recorded_bits(record: Record, steps: tuple[int, int 
 
 def test_what_is_read_in_flight_is_no_difference(record: Record) -> None:
     """Of a marked op other bits are none, nor are they where they are read; of any other op they are the first."""
-
-    def program() -> None:
+    with record.block(rerunnable="all") as found:
         read = torch.empty(4) * 2
         torch.ones(4).exp() + read
-
-    found = record(program, rerunnable="all")
     given = outcomes(found)
     names = [found.process.words.op(int(each.rows.columns[0, Column.OP])) for each in given]
     marked, other, reader = map(names.index, ("aten.mul.Tensor", "aten.exp.default", "aten.add.Tensor"))
@@ -106,17 +101,16 @@ def test_memory_that_changes_while_it_is_recorded(record: Record, monkeypatch: p
         memory[:] += 1
         return found
 
-    def program() -> None:
+    monkeypatch.setattr(NumberedStorages, "read", change_after)
+    with record.block(rerunnable="all") as found:
         tensor = torch.from_numpy(memory)
         for _ in range(5):
             tensor.sum()
-
-    monkeypatch.setattr(NumberedStorages, "read", change_after)
-    values = record(program, rerunnable="all").process.values
+    values = found.process.values
     assert values.read_all() == len(values) > 4
 
 
-def unrecorded(way: Callable[[torch.Tensor], object]) -> Program:
+def unrecorded(way: Callable[[torch.Tensor], object]) -> Callable[[], None]:
     def program() -> None:
         tensor = torch.ones(4) + 1
         way(tensor)
@@ -144,15 +138,13 @@ def test_what_no_op_wrote_is_in_the_trace(record: Record, way: str) -> None:
 
 def test_a_tensor_without_memory(record: Record) -> None:
     """An op that returns one, and those that read it, are not run; what they leave in memory is in the trace."""
-
-    def program() -> None:
+    with record.block(rerunnable="all") as found:
         weight = torch.ones(5, 3).mul_(2)
         places, rows = torch.tensor([[1, 4]]), torch.ones(2, 3)
         sparse = torch.sparse_coo_tensor(places, rows, (5, 3), check_invariants=False).coalesce()
         weight.add_(sparse)
         (weight.mul(3) + sparse.to_dense()).sum()
-
-    result = again(record(program, rerunnable="all"))
+    result = again(found)
     assert result.bitwise and result.ops >= 4
     assert "aten.add_.Tensor" in dict(result.from_record)
 
@@ -162,8 +154,7 @@ def test_the_ops_of_one_module(record: Record) -> None:
     found = record(training, rerunnable="module=Sequential.4,step=1")
     result = again(found, "module=Sequential.4,step=1")
     assert result.bitwise and 0 < result.ops < 12
-    modules = {found.rows[op.row].module for op in op_sequence(found.process)}
-    assert modules == {"Sequential.4"}
+    assert {found.rows[op.row].module for op in op_sequence(found.process)} == {"Sequential.4"}
 
 
 def otherwise(name: str, change: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -185,14 +176,11 @@ def test_where_another_machine_differs(
 ) -> None:
     """The first op that differs; of later ones those that read recorded bytes: all of them where the trace has values,
     which are then put back."""
-
-    def program() -> None:
+    with record.block(rerunnable="all", values=values) as found:
         x = torch.linspace(0, 1, 5)
         for _ in range(3):
             x = torch.tanh(x) + torch.tanh(torch.ones(2)).sum()
         x.sum()
-
-    found = record(program, rerunnable="all", values=values)
     changed = otherwise("aten.tanh.default", lambda out: out.add_(0.25 * (len(out) == 5)))
     monkeypatch.setattr(recorded_op, "operator_of", changed)
     result = again(found)

@@ -129,8 +129,7 @@ def test_the_largest_distance_is_of_all_calls(record: Record) -> None:
     """The program has the first call's result, 1 more than its last one; the second of two more gives 2 more."""
     with record.block(repeat=2) as got:
         torch.ops.toy_ops.count(torch.zeros(1))
-    found = found_in(got.process)
-    assert found.unequal[0].absolute == 2
+    assert found_in(got.process).unequal[0].absolute == 2
 
 
 @pytest.mark.usefixtures("toy_ops")
@@ -140,8 +139,7 @@ def test_a_trace_without_its_row_names_no_op(record: Record, monkeypatch: pytest
         torch.ops.toy_ops.count(torch.zeros(1))
     (kind,) = next(r for r in got.process.journal.records if r["type"] == "repeats")["kinds"]
     monkeypatch.setitem(kind, "row", 5)
-    found = found_in(got.process)
-    assert found.unequal == ()
+    assert found_in(got.process).unequal == ()
     monkeypatch.delitem(kind, "row")
     assert found_in(got.process) is None
 
@@ -201,13 +199,11 @@ def test_only_what_torch_shares_among_threads_is_called_at_once(
 ) -> None:
     """Small ops, pointwise ones and draws are called one after the other."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-
-    def program() -> None:
+    with record.block(repeat=3) as got:
         x = torch.randn(1 << 16)
         x[:4].sort()
         torch.nn.functional.dropout(x.cos().cumsum(0))
-
-    found = repeated(record, program, times=3)
+    found = found_in(got.process)
     assert (found.unequal, found.at_once) == ((), ("aten.cumsum.default",))
     assert "3 more, large ones two at once" in found.described()[1]
 
@@ -217,25 +213,20 @@ def test_only_what_torch_shares_among_threads_is_called_at_once(
 
 def test_what_computes_nothing_is_not_counted(record: Record) -> None:
     """Views, allocations, numbers that are read, and ops without results: ranges of the profiler would not end."""
-
-    def program() -> None:
-        with torch.profiler.record_function("update"):
-            torch.empty(4).view(2, 2).fill_(1).t()[0, 0].item()
-
-    found = repeated(record, program)
+    with record.block(repeat=1) as got, torch.profiler.record_function("update"):
+        torch.empty(4).view(2, 2).fill_(1).t()[0, 0].item()
+    found = found_in(got.process)
     assert (found.calls, found.not_repeated) == (1, ())
 
 
 def test_draws_are_repeated_from_the_same_state(record: Record) -> None:
     """Of the default generator, of an own one, and of a function that takes none."""
-
-    def program() -> None:
+    with record.block(repeat=1) as got:
         torch.rand(4)
         torch.randn(4, generator=torch.Generator().manual_seed(3))
         torch.nn.functional.dropout(torch.ones(100))
         torch.empty(4).normal_()
-
-    found = repeated(record, program)
+    found = found_in(got.process)
     assert found.calls >= 5
     assert (found.unequal, found.not_repeated) == ((), ())
 
@@ -254,15 +245,13 @@ def test_code_of_the_program_runs_once(record: Record) -> None:
         ran.append("kernel")
         return x * 2
 
-    def program() -> None:
+    with record.block(repeat=1) as got:
         twice(torch.ones(2))
         with Mode():
             torch.ones(2).sin()
-
-    found = repeated(record, program)
     assert ran.count("kernel") == 1
     assert ran.count("mode") == 2
-    assert reasons(found)["sanitizer.twice.default"] == repeats.IN_PYTHON
+    assert reasons(found_in(got.process))["sanitizer.twice.default"] == repeats.IN_PYTHON
 
 
 def test_an_op_that_is_too_large_is_left_out(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +268,6 @@ def test_a_kernel_with_atomics_is_found(tmp_path: Path) -> None:
     trace = tmp_path / "a.zarr"
     subprocess.run([sys.executable, Path(__file__).with_name("atomics.py"), trace], check=True)
     got = Recorded(trace)
-    found = found_in(got.process)
-    (unequal,) = found.unequal
+    (unequal,) = found_in(got.process).unequal
     assert (unequal.op, unequal.calls, unequal.differing, unequal.dtype) == ("triton.total", 1, 1, "float32")
     assert got.named("mul")[0].inputs[0].row == got.named("total")[0].index

@@ -24,19 +24,8 @@ def trace(path: Path, output: str, kinds: int, left_out: int = 0, at_once: int =
     builder = TraceBuilder(path)
     first = builder.op("aten.mm.default", inputs=[("outside", "x")], outputs=["h"], kernel=KERNEL)
     row = builder.op("aten.index_put_.default", inputs=[first], outputs=[output], kernel=KERNEL)
-    found = {
-        "stream": 0,
-        "row": row,
-        "results": [0],
-        "calls": 32,
-        "differing": 7,
-        "of": 1,
-        "dtype": "float32",
-        "elements": 10,
-        "unequal": 8,
-        "ulp": 30,
-        "absolute": 0.5,
-    }
+    found = {"stream": 0, "row": row, "results": [0], "calls": 32, "differing": 7, "of": 1}
+    found |= {"dtype": "float32", "elements": 10, "unequal": 8, "ulp": 30, "absolute": 0.5}
     record = {"type": "repeats", "times": 3, "calls": 33, "kinds": [found] * kinds}
     record["at_once"] = ["aten.index_put_.default"] * at_once
     if repeated:

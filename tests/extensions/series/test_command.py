@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from scaler_traces import GOOD, OVERFLOW, scaled
+from views import both
 
 from rltrace.commands.main import main
 from rltrace.testing import TraceBuilder
@@ -45,9 +46,8 @@ def test_scalers_that_diverge_come_first(capsys: pytest.CaptureFixture[str]) -> 
     scaled(Path("a.zarr"), {0: [GOOD] * 4, 1: [GOOD, OVERFLOW, GOOD, GOOD]})
     shown = run(capsys, "a.zarr")
     text = " ".join(shown.split())
-    assert (
-        "Scalers 0 and 1 are the same for 1 update (1024) and diverge at update 2 (steps 2 and 3): infinities" in text
-    )
+    same = "Scalers 0 and 1 are the same for 1 update (1024)"
+    assert f"{same} and diverge at update 2 (steps 2 and 3): infinities" in text
     assert "SGD #1 skipped 1 of 4 steps, learning rate 0.5, 0.375 on average" in text
     assert "optimizer:1/group:0/effective-lr SGD █▁██ 4: 0.5 … 0.5" in text
     assert "scaler:1/found_inf ▁█▁▁ 4: 1 of them 1" in text
@@ -98,10 +98,8 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [scaler["overflows"] for scaler in trace["scalers"]] == [0, 1]
     assert trace["divergences"][0]["cause"] == "found_inf" and trace["divergences"][0]["sides"][1]["scalers"] == [1]
     one = next(series for series in trace["series"] if series["name"] == "scaler:1/scale")
-    assert one["points"] == [[1, 1024.0], [1, 1024.0], [3, 512.0], [5, 512.0]] and (one["min"], one["count"]) == (
-        512,
-        4,
-    )
+    assert one["points"] == [[1, 1024.0], [1, 1024.0], [3, 512.0], [5, 512.0]]
+    assert (one["min"], one["count"]) == (512, 4)
     (pair,) = found["comparisons"]
     apart = {drift["name"]: drift["first"] for drift in pair["drift"] if drift["first"]}
     assert apart["scaler:1/scale"] == {"step": 5, "a": 512.0, "b": 256.0}
@@ -128,14 +126,12 @@ def test_damage_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
 def test_ranks_that_log_one_name(capsys: pytest.CaptureFixture[str]) -> None:
     """Where several processes have a series, each line names the process, in a trace and between two."""
     line = "losses.append(total_value_loss_of_this_update_and_of_all_minibatches_in_it.item())"
-    for path, late in (("a.zarr", 0.0), ("b.zarr", 1.0)):
-        builder = TraceBuilder(Path(path))
+    for trace, late in both(Path(), 0.0, 1.0):
         for rank in range(2):
-            stream = builder.process(f"rank{rank}/main").stream()
+            stream = trace.process(f"rank{rank}/main").stream()
             stream.sample("return", 2.0)
             stream.sample("loss", 1.0 + late * rank)
             stream.op("aten._local_scalar_dense.default", value=late * rank, site=("train.py", 7, "train", line))
-        builder.finish()
     one = run(capsys, "a.zarr")
     two = run(capsys, "a.zarr", "b.zarr")
     for rank in range(2):

@@ -35,15 +35,8 @@ def series(values: list[float] | np.ndarray, name: str = "x", *, whole: bool = T
 
 def drift(**fields: object) -> Drift:
     point = DriftPoint(4, 1.0, 2.0)
-    plain: dict[str, object] = {
-        "kind": "item",
-        "name": "x",
-        "stream": "s",
-        "place": "",
-        "a_count": 1,
-        "b_count": 1,
-        "matched": 1,
-    }
+    plain: dict[str, object] = {"kind": "item", "name": "x", "stream": "s", "place": ""}
+    plain |= {"a_count": 1, "b_count": 1, "matched": 1}
     plain |= {"first": point, "exceeds": point, "threshold": 0.5, "growth": ((4, 1.0),), "largest": 1.0, "whole": True}
     return Drift(**{**plain, **fields})  # type: ignore[arg-type]
 
@@ -95,10 +88,8 @@ def test_how_a_curve_comes_apart() -> None:
     """First difference and visible step, where it was read so; distances by powers of ten, cut in the middle."""
     assert drift_text(drift()) == "differs from step 4; the difference exceeds the threshold (0.5) at once"
     late = drift(exceeds=DriftPoint(9, 1.0, 2.0), whole=False)
-    assert (
-        drift_text(late)
-        == "differs from step 4 at the latest; the difference exceeds the threshold (0.5) from step 9 at the latest"
-    )
+    exceeds = "the difference exceeds the threshold (0.5) from step 9 at the latest"
+    assert drift_text(late) == f"differs from step 4 at the latest; {exceeds}"
     assert drift_text(drift(exceeds=None)) == "differs from step 4; the difference stays below the threshold (0.5)"
     growth = tuple((10 * k, 10.0 ** (k - 9)) for k in range(9))
     assert growth_text(drift(growth=growth)) == (
@@ -122,10 +113,8 @@ def test_differences_in_words() -> None:
         " 0 and 2, 8 in scaler 1."
     )
     start = ScalerDivergence("rank0/main", 0, ScalerDivergenceCause.START, (side(0, after=16.0), side(1, after=8.0)))
-    assert (
-        divergence_text(start, named=True)
-        == "rank0/main: Scalers 0 and 1 start with different scales: scaler 0 at 16, scaler 1 at 8."
-    )
+    said = "Scalers 0 and 1 start with different scales: scaler 0 at 16, scaler 1 at 8."
+    assert divergence_text(start, named=True) == f"rank0/main: {said}"
     for cause in (ScalerDivergenceCause.GROWTH, ScalerDivergenceCause.SET):
         assert "infinities were found by all or none" in divergence_text(
             ScalerDivergence("p", 1, cause, (side(0), side(1, after=8.0)))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from library_modules import module_of
 from torch import nn
 
 from rltrace.errors import UsageError
@@ -33,24 +34,10 @@ MAP: dict[str, str | None] = {
 }
 
 
-class FusedQKVLinear(nn.Module):
-    pass
-
-
-class RMSNorm(nn.Module):
-    pass
-
-
-class Attention(nn.Module):
-    pass
-
-
-class Sampler(nn.Module):
-    logprobs_mode = "processed_logprobs"
-
-
 def titan_model() -> nn.Module:
-    attention = nn.ModuleDict({"qkv_linear": FusedQKVLinear(), "wo": nn.Identity(), "inner_attention": nn.Identity()})
+    attention = nn.ModuleDict(
+        {"qkv_linear": module_of("FusedQKVLinear"), "wo": nn.Identity(), "inner_attention": nn.Identity()}
+    )
     experts = nn.ModuleDict({"experts": nn.Identity()})
     layer = nn.ModuleDict({"attention": attention, "attention_norm": nn.Identity(), "moe": experts})
     return nn.ModuleDict({"tok_embeddings": nn.Identity(), "layers": nn.ModuleDict({"0": layer, "11": layer})})
@@ -76,10 +63,9 @@ def test_modules_of_torchtitan_have_the_names_of_its_map() -> None:
 
 
 def engine_model() -> Any:
-    kind = type("Engine", (nn.Module,), {"packed_modules_mapping": {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}})
-    root = kind()
-    root.attention = nn.Module()
-    root.attention.qkv_proj, root.attention.attn, root.norm = nn.Module(), Attention(), RMSNorm()
+    root = module_of("Engine", packed_modules_mapping={"qkv_proj": ["q_proj", "k_proj", "v_proj"]})
+    root.attention, root.norm = nn.Module(), module_of("RMSNorm")
+    root.attention.qkv_proj, root.attention.attn = nn.Module(), module_of("Attention")
     root.attention.qkv_proj.output_partition_sizes = [4, 2, 2]
     return root
 
@@ -102,8 +88,9 @@ def test_what_vllm_has_fused_is_declared_as_the_checkpoint_has_it() -> None:
     assert points(root.norm, (2 * summed, summed)) == [(Part.INPUT, "", [1] * 8), (Part.OUTPUT, "", [2] * 8)]
     assert points(root.norm, summed) == []
     sampled = SimpleNamespace(logprobs_tensors=SimpleNamespace(logprobs=packed))
-    assert points(Sampler(), sampled) == [(Part.OUTPUT, "/processed_logprobs", [0, 8])]
-    assert points(Sampler(), SimpleNamespace(logprobs_tensors=None)) == []
+    sampler = module_of("Sampler", logprobs_mode="processed_logprobs")
+    assert points(sampler, sampled) == [(Part.OUTPUT, "/processed_logprobs", [0, 8])]
+    assert points(sampler, SimpleNamespace(logprobs_tensors=None)) == []
     assert points(root.attention.attn, summed) == [(Part.OUTPUT, f"attention.attention{NAMED}", [])]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from library_modules import module_of
 from torch import nn
 
 from rltrace.errors import UsageError
@@ -86,23 +87,11 @@ def test_what_does_not_fit_is_unknown(mode: str, slots: list[int], workers: int,
         computed(mode, [1], [2], slots, [1])
 
 
-class RadixAttention(nn.Module):
-    pass
-
-
-class RMSNorm(nn.Module):
-    pass
-
-
-class Sampler(nn.Module):
-    pass
-
-
 def test_what_sglang_has_fused_is_declared_as_the_checkpoint_has_it(parallel: Any) -> None:
     """Packed projections by the mapping of the model's class, attention, a norm's sum, log-probabilities."""
-    root: Any = type("Model", (nn.Module,), {sglang.STACKED: {"k_proj": ("qkv_proj", 1), "q_proj": ("qkv_proj", 0)}})()
-    root.self_attn, root.norm, root.sampler = nn.Module(), RMSNorm(), Sampler()
-    root.self_attn.qkv_proj, root.self_attn.attn = nn.Module(), RadixAttention()
+    root = module_of("Model", **{sglang.STACKED: {"k_proj": ("qkv_proj", 1), "q_proj": ("qkv_proj", 0)}})
+    root.self_attn, root.norm, root.sampler = nn.Module(), module_of("RMSNorm"), module_of("Sampler")
+    root.self_attn.qkv_proj, root.self_attn.attn = nn.Module(), module_of("RadixAttention")
     root.self_attn.qkv_proj.output_partition_sizes = [2, 1]
     names, x = CheckpointNames(modules_of), torch.arange(6.0).view(2, 3)
 

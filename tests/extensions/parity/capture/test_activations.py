@@ -245,13 +245,9 @@ def test_parity_has_values_of_logits_alone(record: Record) -> None:
 def test_rows_are_read_without_what_the_program_may_have_replaced(record: Record) -> None:
     """Asking a tensor for its address counts as the program's own question."""
     asked = []
-
-    def program() -> None:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(torch.Tensor, "data_ptr", lambda tensor: asked.append(tensor) or 0, raising=False)
-            nn.Linear(2, 2)(torch.ones(2, 3).t())
-
-    found = record(program, rows="module=*")
+    with record.block(rows="module=*") as found, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.Tensor, "data_ptr", lambda tensor: asked.append(tensor) or 0, raising=False)
+        nn.Linear(2, 2)(torch.ones(2, 3).t())
     assert len(found.process.activations.calls(0)) == 1
     assert not asked
 
@@ -291,15 +287,12 @@ def test_rows_of_ops(record: Record) -> None:
         (x + 1).mul_(3).split(2, dim=1)
     ops = found.process.activations.ops(0)
     topk, mul_ = found.one("topk"), found.one("mul_")
-    assert [(t.part.name, t.name) for t in ops[topk.index].tensors] == [
-        ("INPUT", "self"),
-        ("OUTPUT", "values"),
-        ("OUTPUT", "indices"),
-    ]
-    assert [t.whole for t in ops[topk.index].tensors if t.part is Part.OUTPUT] == topk.outputs
-    values, indices = torch.topk(x * 2, 2)
-    assert np.array_equal(ops[topk.index].tensors[1].digests, rows_of(values))
-    assert np.array_equal(ops[topk.index].tensors[2].digests, rows_of(indices))
+    given, *outputs = ops[topk.index].tensors
+    assert (given.part, given.name) == (Part.INPUT, "self")
+    assert [(t.part, t.name) for t in outputs] == [(Part.OUTPUT, "values"), (Part.OUTPUT, "indices")]
+    assert [t.whole for t in outputs] == topk.outputs
+    for tensor, computed in zip(outputs, torch.topk(x * 2, 2), strict=True):
+        assert np.array_equal(tensor.digests, rows_of(computed))
     before, after = ops[mul_.index].tensors
     assert np.array_equal(before.digests, rows_of(x + 1))
     assert np.array_equal(after.digests, rows_of((x + 1) * 3))
@@ -397,17 +390,9 @@ def test_where_tensors_are_found(record: Record) -> None:
     x = torch.ones(2)
     found = record(lambda: Model()(Point(x, [x, 3]), x, extra=x, cache=Cache()), rows="module=*")
     [call] = found.process.activations.calls(0)
-    names = [(t.part.name[0], t.name) for t in call.tensors]
-    assert names == [
-        ("I", "point.x"),
-        ("I", "point.y.0"),
-        ("I", "1"),
-        ("I", "extra"),
-        ("O", "logits"),
-        ("O", "past.0.0"),
-        ("O", "past.1.7"),
-        ("O", "past.1.2"),
-    ]
+    inputs, outputs = ([t.name for t in call.tensors if t.part is part] for part in (Part.INPUT, Part.OUTPUT))
+    assert inputs == ["point.x", "point.y.0", "1", "extra"]
+    assert outputs == ["logits", "past.0.0", "past.1.7", "past.1.2"]
 
 
 class Odd:
@@ -593,8 +578,7 @@ def test_large_tensors_are_read_where_they_are(record: Record, monkeypatch: pyte
     takes, x = Takes(), torch.randn(6, 4)
     given = [x, x.t(), x[::2], torch.complex(x, x).conj(), x > 0, x.bfloat16(), torch.arange(3), torch.tensor(2.0)]
     given += [torch.ones(0, 3), torch.ones(2, 0)]  # no rows, or rows without elements
-    store = record(lambda: takes(given), rows="module=Takes").process.activations
-    [call] = store.calls(0)
+    [call] = record(lambda: takes(given), rows="module=Takes").process.activations.calls(0)
     for tensor, found in zip(given, call.tensors, strict=False):
         assert np.array_equal(found.digests, rows_of(tensor.resolve_conj()))
 

@@ -66,8 +66,7 @@ def run(traces: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
     monkeypatch.chdir(traces)
 
     def call(*arguments: str) -> tuple[int, str, str]:
-        status = main(["compare", *arguments])
-        return status, *capfd.readouterr()
+        return main(["compare", *arguments]), *capfd.readouterr()
 
     return call
 

@@ -42,14 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def replay(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SUPPORT)}
-    return subprocess.run(
-        [str(RLTRACE), "replay-rows", "gen.zarr", *arguments, "--", sys.executable, "train.py"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [str(RLTRACE), "replay-rows", "gen.zarr", *arguments, "--", sys.executable, "train.py"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_the_rollouts_routing_in_the_trainer(folder: Path) -> None:
@@ -73,21 +67,10 @@ def test_the_rollouts_routing_in_the_trainer(folder: Path) -> None:
         "token 8 of sequence 2, in forward pass 1",
     ]
     path = "Policy.layers.0.router"
-    assert first == {
-        "module": path,
-        "modules_b": [path],
-        "op": "aten.topk.default",
-        "tensors": 2,
-        "selected": 21,
-        "injected": first["injected"],
-        "equal": 21 - first["injected"],
-        "failed": 0,
-        "unmatched": 3,
-        "several": 0,
-        "recomputed": 0,
-        "failures": {},
-        "why": "",
-    }
+    injected = first["injected"]
+    counts = {"tensors": 2, "selected": 21, "injected": injected, "equal": 21 - injected, "unmatched": 3}
+    none = {"failed": 0, "several": 0, "recomputed": 0, "failures": {}, "why": ""}
+    assert first == {"module": path, "modules_b": [path], "op": "aten.topk.default", **counts, **none}
     assert (folder / "gradients.pt").exists()
     trace = open_trace(folder / "c.zarr")
     assert trace.launch["options"]["provider"] == "rows"
@@ -112,10 +95,7 @@ def test_what_is_not_put_in_ends_with_125(folder: Path) -> None:
     [
         (["--", "true"], "--inject SELECTOR"),
         (["--inject", "op=mm", "--map", "none", "--", "true"], "none cannot be read"),
-        (
-            ["--inject", "op=mm", "--", "true"],
-            "record it again: rltrace record --rows 'module=*' --rows op=mm",
-        ),
+        (["--inject", "op=mm", "--", "true"], "record it again: rltrace record --rows 'module=*' --rows op=mm"),
     ],
 )
 def test_what_cannot_be_asked(

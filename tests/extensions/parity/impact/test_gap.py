@@ -77,8 +77,7 @@ def test_how_concentrated_the_gap_is() -> None:
     a = np.full(200, -1.0)
     b = a + 1e-4
     b[17] += 1.0
-    gap = gap_of(a.tolist(), b.tolist())
-    one, ten = gap.portions
+    one, ten = gap_of(a.tolist(), b.tolist()).portions
     assert (one.of, one.tokens, ten.tokens) == (0.01, 2, 20)
     assert one.carries == pytest.approx((1.0 + 2e-4) / (1.0 + 200e-4))
     assert one.carries < ten.carries < 1

@@ -36,13 +36,18 @@ def gap_between(a: Spoken, b: Spoken) -> Gap:
     return found
 
 
+def sampled_and_trained(of_a: Logits = logits, of_b: Logits = logits, *, keep: bool = True) -> tuple[Spoken, Spoken]:
+    """A generator and a trainer of the same sequences; ``keep``: the generator's values."""
+    a, b = Spoken("a", of_a, keep=keep), Spoken("b", of_b)
+    generate(a, PROMPTS, TAKEN)
+    train(b, PROMPTS, TAKEN)
+    return a, b
+
+
 def test_programs_that_compute_the_same_have_no_gap() -> None:
     """A generator with a cache, padded on the left, against whole sequences padded on the right: every taken token
     once, the one that was sampled last and never fed among them."""
-    a, b = Spoken("a"), Spoken("b")
-    generate(a, PROMPTS, TAKEN)
-    train(b, PROMPTS, TAKEN)
-    gap = gap_between(a, b)
+    gap = gap_between(*sampled_and_trained())
     assert (gap.n, gap.equal, gap.largest) == (9, 9, 0.0)
     assert (gap.only_a, gap.only_b) == (1, 0)  # padding, fed after a sequence had ended
     assert "softmax" in gap.source
@@ -55,19 +60,13 @@ def test_what_float32_does_not_distinguish_is_equal(other: float, dtype: str, eq
     def rare(logit: float) -> Logits:
         return lambda prefix: np.append(logits(prefix)[:-1], np.float32(logit)).astype(dtype)
 
-    a, b = Spoken("a", rare(-25.0)), Spoken("b", rare(other))
-    generate(a, PROMPTS, TAKEN)
-    train(b, PROMPTS, TAKEN)
-    gap = gap_between(a, b)
+    gap = gap_between(*sampled_and_trained(rare(-25.0), rare(other)))
     assert (gap.n, gap.equal, gap.largest == 0) == (9, equal, equal == 9)
 
 
 def test_the_token_that_differs_is_named_with_both_values() -> None:
     """Where it stands in the trainer's batch, its id, and both log-probabilities as they are."""
-    a, b = Spoken("a"), Spoken("b", shifted)
-    generate(a, PROMPTS, TAKEN)
-    train(b, PROMPTS, TAKEN)
-    gap = gap_between(a, b)
+    gap = gap_between(*sampled_and_trained(of_b=shifted))
     assert (gap.n, gap.equal) == (9, 7)  # two sequences pass through that prefix
     first = gap.furthest[0]
     assert (first.place, first.token) == ("token 4 of sequence 1", 8)
@@ -111,10 +110,7 @@ def test_a_trainer_that_leaves_out_a_sequence_is_named() -> None:
 
 def test_without_values_it_says_what_to_record() -> None:
     """No number is made up; the module whose values are needed is named."""
-    a, b = Spoken("a", keep=False), Spoken("b")
-    generate(a, PROMPTS, TAKEN)
-    train(b, PROMPTS, TAKEN)
-    why = gap_of_logits(*policies(a, b))
+    why = gap_of_logits(*policies(*sampled_and_trained(keep=False)))
     assert why == "the values of A's logits were not recorded: record it with --values 'module=Model' as well"
 
 
@@ -142,17 +138,10 @@ def test_a_reference_model_beside_the_policy_is_not_taken_for_it() -> None:
 
 
 tokens = st.integers(0, VOCABULARY - 2)
+prompted = st.tuples(st.lists(tokens, min_size=1, max_size=4), st.lists(tokens, min_size=1, max_size=5))
 
 
-@given(
-    st.lists(
-        st.tuples(st.lists(tokens, min_size=1, max_size=4), st.lists(tokens, min_size=1, max_size=5)),
-        min_size=1,
-        max_size=5,
-    ),
-    st.integers(1, 3),
-    st.randoms(use_true_random=False),
-)
+@given(st.lists(prompted, min_size=1, max_size=5), st.integers(1, 3), st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
 def test_every_taken_token_has_its_own_log_probability(
     sequences: list[tuple[list[int], list[int]]], batches: int, random: object

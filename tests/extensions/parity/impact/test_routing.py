@@ -193,8 +193,7 @@ def test_flips_are_those_that_torch_makes(tmp_path: Path, routing: str | None, v
     are known without values of the op, as a module gave them; how close it was is known with them."""
     run = Run(0.3)
     before = run.policy.gate.weight.detach().clone()
-    found = effects(tmp_path, run, routing, values)
-    (one,) = found.routing
+    (one,) = effects(tmp_path, run, routing, values).routing
     a, b = run.expected(before), run.expected(run.policy.gate.weight)
     flipped = sum(set(x) != set(y) for x, y in zip(a, b, strict=True))
     reordered = sum(set(x) == set(y) and x != y for x, y in zip(a, b, strict=True))

@@ -93,11 +93,9 @@ def test_packed_ones_are_of_the_tokens_that_do_not_pad() -> None:
 
 def test_selectors_for_both_sides_or_one_for_each() -> None:
     """``::`` parts them; a third is an error."""
-    assert parse_both("op=sub", "--logprobs") == (parse_selectors(["op=sub"]), parse_selectors(["op=sub"]))
-    assert parse_both("op=sub::op=gather", "--logprobs") == (
-        parse_selectors(["op=sub"]),
-        parse_selectors(["op=gather"]),
-    )
+    sub, gather = parse_selectors(["op=sub"]), parse_selectors(["op=gather"])
+    assert parse_both("op=sub", "--logprobs") == (sub, sub)
+    assert parse_both("op=sub::op=gather", "--logprobs") == (sub, gather)
     with pytest.raises(UsageError, match="A's and B's with :: between them"):
         parse_both("op=a::op=b::op=c", "--logprobs")
 
@@ -164,27 +162,16 @@ def test_observations_identify_themselves() -> None:
     assert [(t.place, t.token, t.a, t.b) for t in gap.furthest] == [("row 0 of call 1", None, -7.0, -6.5)]
 
 
-class Actor(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Linear(3, 4)
-
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.net(obs)
-        return logits
-
-
 def epochs() -> None:
     """A rollout of six observations, one at a time, two epochs over them in shuffled batches, and another rollout."""
     torch.manual_seed(0)
-    actor = Actor()
+    actor = nn.Linear(3, 4)
     optimizer = torch.optim.SGD(actor.parameters(), lr=0.5)
     observations, actions = torch.randn(6, 3), torch.tensor([[0], [1], [2], [3], [0], [1]])
     order = torch.tensor([4, 1, 0, 5, 3, 2])
 
     def log_probability(rows: torch.Tensor) -> torch.Tensor:
-        found = actor(observations[rows]).log_softmax(-1).gather(-1, actions[rows])
-        return found.squeeze(-1)
+        return actor(observations[rows]).log_softmax(-1).gather(-1, actions[rows]).squeeze(-1)
 
     for _ in range(2):
         with torch.no_grad():

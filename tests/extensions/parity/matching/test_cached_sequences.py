@@ -42,9 +42,7 @@ def of_both(path: Path, engine: Engine, trainer: Policy, *, packed: int = 0) -> 
 
 
 @pytest.mark.parametrize(
-    "how",
-    [{}, {"batch": 3}, {"blocks": 5}, {"prefixes": True}],
-    ids=["whole", "chunked", "preempted", "shared"],
+    "how", [{}, {"batch": 3}, {"blocks": 5}, {"prefixes": True}], ids=["whole", "chunked", "preempted", "shared"]
 )
 def test_every_token_of_an_engine_has_the_key_of_its_sequence(tmp_path: Path, how: dict[str, Any]) -> None:
     """Requests that come and go in one batch, prompts in chunks, sequences that are computed again, and beginnings that

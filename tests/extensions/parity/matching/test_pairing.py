@@ -30,17 +30,15 @@ Tokens = list[list[int]]
 SEQUENCES = st.lists(st.lists(st.integers(1, 3), min_size=2, max_size=4), min_size=1, max_size=5)
 
 
-def grid_of(row: list[int], number: int = 0, step: int = 0) -> TokenGrid:
+def fed(rows: Tokens, step: int = 0, number: int = 0) -> Forward:
     call = ModuleCall(number, None, "M.embed", "Embedding", step, "forward", False, 0, 0, ())
-    ids = np.array([row], np.int64)
-    return token_grids([Forward(call, ids.shape, ids, None, None)])[0]
+    ids = np.array(rows, np.int64)
+    return Forward(call, ids.shape, ids, None, None)
 
 
 def grids_of(sequences: Tokens) -> list[TokenGrid]:
     """Each sequence in a call of its own, numbered through."""
-    calls = [ModuleCall(k, None, "M.embed", "Embedding", 0, "forward", False, 0, 0, ()) for k in range(len(sequences))]
-    arrays = [np.array([row], np.int64) for row in sequences]
-    return list(token_grids([Forward(c, ids.shape, ids, None, None) for c, ids in zip(calls, arrays, strict=True)]))
+    return list(token_grids([fed([row], number=k) for k, row in enumerate(sequences)]))
 
 
 def table(grids: list[TokenGrid], ranks: np.ndarray | None = None, salt: int = 0) -> KeyedTable:  # type: ignore[type-arg]
@@ -92,19 +90,13 @@ def test_a_sequence_that_is_not_continued_has_no_partner() -> None:
 
 def test_rows_that_are_computed_again() -> None:
     """Each with the first time; in another step they are others."""
-    twice = table([grid_of([1, 2]), grid_of([1, 2], number=1)])
+    twice = table([token_grids([fed([[1, 2]], number=k)])[0] for k in (0, 1)])
     assert [rows.tolist() for rows in computed_again(twice)] == [[2, 3], [0, 1]]
     steps = replace(twice, steps=np.array([0, 0, 1, 1]))
     assert [rows.tolist() for rows in computed_again(steps)] == [[], []]
 
 
 # --- rows that one side lacks -----------------------------------------------------------------------------------------
-
-
-def fed(rows: list[list[int]], step: int = 0) -> Forward:
-    call = ModuleCall(step, None, "M.embed", "Embedding", step, "forward", False, 0, 0, ())
-    ids = np.array(rows, np.int64)
-    return Forward(call, ids.shape, ids, None, None)
 
 
 @pytest.mark.parametrize(

@@ -67,26 +67,19 @@ def look_up(
 def test_rows_are_found_by_key_whatever_tensor_they_are_in() -> None:
     """One prefill and two steps of a generator; a key that A lacks, and one of padding, have no partner."""
     table = RowTable([source([5, 6], [[1], [2]]), source([7], [[3]], order=1), source([8], [[4]], order=2)])
-    assert look_up(table, [8, 6, 9, 0, 5, 7]) == [
-        (4.0, False),
-        (2.0, False),
-        (None, False),
-        (None, False),
-        (1.0, False),
-        (3.0, False),
-    ]
+    found = look_up(table, [8, 6, 9, 0, 5, 7])
+    assert [value for value, _ in found] == [4.0, 2.0, None, None, 1.0, 3.0]
+    assert not any(several for _, several in found)
 
 
 def test_of_several_alike_there_is_no_question() -> None:
     """The same bits computed twice are one row."""
-    table = RowTable([source([5], [[1]]), source([5], [[1]], order=1)])
-    assert look_up(table, [5]) == [(1.0, False)]
+    assert look_up(RowTable([source([5], [[1]]), source([5], [[1]], order=1)]), [5]) == [(1.0, False)]
 
 
 def test_of_several_the_first_is_taken_and_named() -> None:
     """A computed a row anew for each token: what it sampled from came first."""
-    table = RowTable([source([5], [[2]], order=1), source([5], [[1]], order=0)])
-    assert look_up(table, [5]) == [(1.0, True)]
+    assert look_up(RowTable([source([5], [[2]], order=1), source([5], [[1]], order=0)]), [5]) == [(1.0, True)]
 
 
 def test_of_several_those_of_its_own_sequence_are_meant() -> None:
@@ -142,18 +135,11 @@ ROWS = st.lists(st.tuples(st.integers(1, 6), st.integers(NONE, 2), st.integers(0
 )
 def test_look_up_is_a_search_through_all(tensors: Any, wanted: list[tuple[int, int]], step: int) -> None:
     """As said in words, one row after the other."""
-    table = RowTable(
-        [
-            source(
-                [key for key, _, _ in rows],
-                [[value] for _, _, value in rows],
-                sequences=[sequence for _, sequence, _ in rows],
-                step=of_step,
-                order=i,
-            )
-            for i, (rows, of_step) in enumerate(tensors)
-        ]
-    )
+    sources = []
+    for i, (rows, of_step) in enumerate(tensors):
+        of_rows, numbers, values = map(list, zip(*rows, strict=True))
+        sources.append(source(of_rows, [[v] for v in values], sequences=numbers, step=of_step, order=i))
+    table = RowTable(sources)
     keys, sequences = [key for key, _ in wanted], [sequence for _, sequence in wanted]
     for (key, sequence), (found, several) in zip(
         wanted, look_up(table, keys, sequences=sequences, step=step), strict=True

@@ -44,18 +44,9 @@ FAR = Distance(2.5e-6, 3.1e-4, 1_024, 40, 1.0e-6, "token 9 of sequence 2")
 def module(path: str, differing: int = 0, other: str = "", **more: object) -> ModuleResult:
     distance = FAR if differing else None
     output = TensorResult("output", Pair("", "0"), Pair("float32", "float32"), 80, 80 - differing, differing, distance)
-    plain: dict[str, object] = {
-        "path": Pair(path, other or path),
-        "kind": Pair("Linear", "Linear"),
-        "calls": Pair(20, 1),
-        "rows": 80,
-        "equal": 80 - differing,
-        "differing": differing,
-        "tensors": (output,),
-        "uncompared": (),
-        "distance": distance,
-        "dtype": None,
-    }
+    plain: dict[str, object] = {"path": Pair(path, other or path), "kind": Pair("Linear", "Linear")}
+    plain |= {"calls": Pair(20, 1), "rows": 80, "equal": 80 - differing, "differing": differing}
+    plain |= {"tensors": (output,), "uncompared": (), "distance": distance, "dtype": None}
     return ModuleResult(**{**plain, **more})  # type: ignore[arg-type]
 
 
@@ -113,13 +104,7 @@ BITWISE = replace(
     verdict=ParityVerdict.BITWISE,
     why="all 160 rows of 2 modules are bitwise equal",
     modules=(module("Policy.embed"), module("Policy")),
-    origins=(),
-    only_b=(),
-    renamed=(),
-    repeated=(),
-    holes=(),
-    notes=(),
-    advice=(),
+    **dict.fromkeys(("origins", "only_b", "renamed", "repeated", "holes", "notes", "advice"), ()),
 )
 REQUIRED = (Required("bitwise", False, DIFFERS.why), Required("logprob<0.001", None, "no logits were found"))
 
@@ -169,8 +154,7 @@ def test_json_has_every_field() -> None:
     assert found["schema"] == "rltrace.compare/1"
     assert {field.name for field in fields(Parity)} <= set(found)
     first = found["modules"][1]
-    named = {field.name for field in fields(ModuleResult)}
-    assert set(first) == named
+    assert set(first) == {field.name for field in fields(ModuleResult)}
     assert set(first["distance"]) == {field.name for field in fields(Distance)}
     assert found["first"] == found["origins"][0]
     assert found["first"]["op"]["b"]["site"]["source"] == SITE.source
