@@ -7,6 +7,7 @@ rank 0 runs an op more.
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 
 import torch
@@ -31,11 +32,16 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
-def train(model: nn.Module, plant=planted, seed: int = RANK) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def batches(seed: int = RANK) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """The number, inputs and targets of each step."""
     generator = torch.Generator().manual_seed(seed)
     for step in range(STEPS):
-        inputs, targets = torch.randn(8, 8, generator=generator), torch.randn(8, 4, generator=generator)
+        yield step, torch.randn(8, 8, generator=generator), torch.randn(8, 4, generator=generator)
+
+
+def train(model: nn.Module, plant=planted, seed: int = RANK) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step, inputs, targets in batches(seed):
         loss = (model(plant(inputs, step)) - targets).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -89,9 +95,7 @@ def messages() -> None:
     """Two stages of a pipeline by send and recv: rank 0 has the first layers, rank 1 the last."""
     stage = mlp()[:2] if RANK == 0 else mlp()[2:]
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
-    generator = torch.Generator().manual_seed(0)
-    for step in range(STEPS):
-        inputs, targets = torch.randn(8, 8, generator=generator), torch.randn(8, 4, generator=generator)
+    for step, inputs, targets in batches(0):
         optimizer.zero_grad()
         if RANK == 0:
             hidden = stage(planted(inputs, step))
@@ -114,9 +118,7 @@ def pipeline() -> None:
     stage = PipelineStage(part, RANK, WORLD, torch.device("cpu"))  # it learns shapes by computing with empty memory
     schedule = Schedule1F1B(stage, 2, loss_fn=lambda output, target: (output - target).pow(2).mean())
     optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
-    generator = torch.Generator().manual_seed(0)
-    for step in range(STEPS):
-        inputs, targets = torch.randn(8, 8, generator=generator), torch.randn(8, 4, generator=generator)
+    for step, inputs, targets in batches(0):
         optimizer.zero_grad()
         schedule.step(planted(inputs, step)) if RANK == 0 else schedule.step(target=planted(targets, step))
         optimizer.step()
@@ -201,9 +203,7 @@ def coalesced() -> None:
     """Collectives of several tensors as one; the second is waited for late, after a probe of what is in flight."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    generator = torch.Generator().manual_seed(RANK)
-    for step in range(STEPS):
-        inputs = torch.randn(8, 8, generator=generator)
+    for step, inputs, _ in batches():
         optimizer.zero_grad()
         model(planted(inputs, step)).pow(2).mean().backward()
         first, second, third, fourth = gradients = [p.grad for p in model.parameters()]
@@ -232,9 +232,7 @@ def sums() -> None:
     """Gradients are reduced by every kind of sum, in flight while others are computed."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    generator = torch.Generator().manual_seed(RANK)
-    for step in range(STEPS):
-        inputs = torch.randn(8, 8, generator=generator)
+    for step, inputs, _ in batches():
         optimizer.zero_grad()
         model(planted(inputs, step)).pow(2).mean().backward()
         first, *others = [p.grad for p in model.parameters()]
