@@ -70,17 +70,14 @@ def finding_of(folder: Path, a: Callable[[], None], b: Callable[[], None]) -> Fi
 
 
 def test_a_learning_rate_leads_before_a_clock(tmp_path: Path) -> None:
-    """The clock, though it differs from the first op on, is said after what the optimizer was called with."""
+    """The clock, though it differs from the first op on, is said after what the optimizer was called with; ops that
+    compute with it are not counted as identical."""
     found = finding_of(tmp_path, program(1.0), program(2.0, rate=0.2))
     assert (found.cause, found.phase, found.step) == (Cause.ARGUMENTS, "optimizer", 2)
     assert "computed with other data from outside" in found.explanation
     assert "no op of this optimizer step depends on it" in found.explanation
     assert "Python read" not in found.explanation
-
-
-def test_ops_that_differ_are_not_counted_as_identical(tmp_path: Path) -> None:
-    """Rows before the finding are identical or compute with the clock: three in the first step, four in each later."""
-    found = finding_of(tmp_path, program(1.0), program(2.0, rate=0.2))
+    # rows before the finding are identical or compute with the clock: three in the first step, four in each later
     assert found.a_index == found.identical_before + 3 + 4 + 4
     assert "before it, 11 ops, the first of them aten.mul.Tensor" in found.explanation
 
