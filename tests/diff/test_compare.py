@@ -251,14 +251,14 @@ def test_nothing_recorded(tmp_path: Path) -> None:
 
 
 def test_no_torch_is_loaded(record: Record) -> None:
-    """Comparing and reporting need no torch."""
+    """Comparing, reporting and verifying need no torch."""
     program = training()
     other = [replace(do, noise="x") if do.name == "aten.mean.default" else do for do in program]
     paths = [str(record(program).path), str(record(other).path)]
     code = (
         "import sys; from rltrace.diff import compare; from rltrace.report.diff import verdict_document\n"
-        "from rltrace.report.text import document_text\n"
-        f"document_text(verdict_document(compare(*{paths!r})), color=True)\n"
+        "from rltrace.report.text import document_text; from rltrace.extensions.archive.verify import verify\n"
+        f"document_text(verdict_document(compare(*{paths!r})), color=True); verify({paths[0]!r})\n"
         "sys.exit(bool({'torch', 'zarr', 'textual'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
