@@ -267,11 +267,10 @@ def test_the_answer_ties_what_was_changed_to_the_first_difference(rich: Comparis
     (both,) = verdict_document(replace(rich, commands="B adds --seed 5")).answer
     assert both.startswith("The command: B adds --seed 5; between the runs train.py was edited; " + first)
     variable = NamedDifference("env.OMP_NUM_THREADS", None, "2")
-    (text,) = verdict_document(replace(plain, system=(variable,), compared={"x": 1, "y": 2})).answer
+    changed = replace(plain, system=(variable,), compared={"x": 1, "y": 2})
+    (text,) = verdict_document(changed).answer
     assert text.startswith("OMP_NUM_THREADS: not set in A, 2 in B; " + first) and text.endswith(" (rank0/main).")
-    assert text in document_text(
-        verdict_document(replace(plain, system=(variable,), compared={"x": 1, "y": 2}))
-    ).replace("\n  ", " ")
+    assert text in document_text(verdict_document(changed)).replace("\n  ", " ")
 
 
 def test_workers_of_one_side_are_one_line(rich: Comparison) -> None:
