@@ -23,13 +23,13 @@ class AppProtocol(Protocol):
     def show_ops_at(self, stream: str, a: int | None, b: int | None) -> None:
         """Show the list of ops, at this op."""
 
-    def show_verdict_op(self) -> None:
+    def action_op(self) -> None:
         """Show the op that the verdict names, in full."""
 
     def fail(self, error: BaseException) -> None:
         """Show a failure on a separate screen."""
 
-    def leave(self) -> None:
+    def action_leave(self) -> None:
         """Stop a running search, or go back."""
 
     def export(self, path: Path) -> None:

@@ -19,8 +19,10 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
+from rltrace.diff.metrics.timeline import Curve
 from rltrace.errors import RltraceError
 from rltrace_tui.app_protocol import KeyGuard, disabled_reason
+from rltrace_tui.curves import CurveScreen
 from rltrace_tui.data import DataSource
 from rltrace_tui.help import HelpScreen
 from rltrace_tui.op_screen import OpScreen
@@ -72,6 +74,14 @@ class Failed(Message):
         self.error = error
 
 
+class CurvesRead(Message):
+    """The logged scalars were read."""
+
+    def __init__(self, curves: tuple[Curve, ...]) -> None:
+        super().__init__()
+        self.curves = curves
+
+
 class FileWritten(Message):
     """A file was written."""
 
@@ -98,10 +108,10 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
         Binding("q", "quit", "Quit", id="app.quit", tooltip="Leave; running programs are not affected"),
     ]
 
-    def __init__(self, source: DataSource, overview: Screen[None]) -> None:
+    def __init__(self, source: DataSource, overview: CurveScreen) -> None:
         super().__init__()
         self.source = source
-        self.overview: Screen[None] = overview
+        self.overview: CurveScreen = overview
         self.ops = OpsScreen(source)
         self.add_mode("overview", lambda: self.overview)
         self.add_mode("ops", lambda: self.ops)
@@ -173,22 +183,16 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
         self._go("ops")
         self.ops.go(stream, a, b)
 
-    def show_verdict_op(self) -> None:
+    def action_op(self) -> None:
         shown = self.source.shown
         if shown is not None and shown.stream in self.source.streams:
             self.show_op(shown.stream, shown.a_index, shown.b_index)
-
-    def action_op(self) -> None:
-        self.show_verdict_op()
 
     def action_help(self) -> None:
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(self.screen))
 
     def action_leave(self) -> None:
-        self.leave()
-
-    def leave(self) -> None:
         if not self.stop() and len(self.screen_stack) > 1:
             self.pop_screen()
         elif self.current_mode != "overview" and not self.is_searching:
@@ -203,12 +207,16 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
         """Stop the main search; False if it is not running."""
         return False
 
+    def on_curves_read(self, message: CurvesRead) -> None:
+        self.overview.show_curves(message.curves)
+
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def on_failed(self, message: Failed) -> None:
         self.fail(message.error)
 
     def fail(self, error: BaseException) -> None:
+        self.overview.show_state("failed")
         self.failure = error
         self.push_screen(FailureScreen(error))
 
@@ -223,15 +231,12 @@ class BaseApp(KeyGuard, App[T], Generic[T]):
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    def export(self, path: Path) -> None:
-        self._write(path)
-
     def exported(self) -> str:
         """The text to export."""
         raise NotImplementedError
 
     @work(thread=True, exclusive=True, group="export", exit_on_error=False)
-    def _write(self, path: Path) -> None:
+    def export(self, path: Path) -> None:
         try:
             text = self.exported()
             with path.open("x", encoding="utf-8") as file:  # never overwrites a file

@@ -5,10 +5,14 @@ Owns which curve is shown, for one run, or for two on one scale.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from textual.screen import Screen
 
 from rltrace.diff.metrics.timeline import Curve
 from rltrace_tui import charts, diff_text
+from rltrace_tui.app_protocol import KeyGuard
+from rltrace_tui.data import DataSource
 from rltrace_tui.option_list import Picker
 from rltrace_tui.pane import Pane
 
@@ -60,10 +64,38 @@ class Curves:
         ]
 
 
-class CurveScreen(Screen[None]):
-    """A screen that shows a curve in its pane ``#timeline``."""
+class CurveScreen(KeyGuard, Screen[None]):
+    """A first screen: panes, and a curve in that called ``#timeline``."""
 
-    _curves: Curves
+    def __init__(self, work: DataSource, state: str) -> None:
+        """``state``: until the work is finished."""
+        super().__init__()
+        self._work = work
+        self._state = state
+        self._curves = Curves()
+
+    def show_curves(self, curves: tuple[Curve, ...]) -> None:
+        self._curves.all = curves
+        self._redraw()
+
+    def show_state(self, state: str) -> None:
+        if not self._work.is_finished:
+            self._state = state
+            self._redraw()
+
+    def _redraw(self) -> None:
+        for pane in self.query(Pane):
+            pane.redraw()
+        self._draw_head()
+        self.refresh_bindings()
+
+    def _draw_head(self) -> None:
+        raise NotImplementedError
+
+    def _with_curve(self, lines: diff_text.Lines, counts: Iterable[int], width: int) -> diff_text.Lines:
+        """The lines of the timelines of so many steps, and a curve below."""
+        height = self.query_one("#timeline", Pane).scrollable_content_region.height
+        return lines + self._curves.lines(max(counts, default=0), width, height - len(lines))
 
     def action_curve(self, direction: int) -> None:
         self._curves.turn(direction)

@@ -13,10 +13,9 @@ from textual.worker import Worker, WorkerState, get_current_worker
 
 from rltrace.diff import Comparison
 from rltrace.diff.base.model import Pair, Probe
-from rltrace.diff.metrics.timeline import Curve
 from rltrace.report.markdown import comparison_markdown
 from rltrace.trace.format.location import Location
-from rltrace_tui.base import BaseApp, Failed
+from rltrace_tui.base import BaseApp, CurvesRead, Failed
 from rltrace_tui.data import CancelledError, DiffData
 from rltrace_tui.overview_screen import OverviewScreen
 
@@ -46,14 +45,6 @@ class SearchDone(Message):
     def __init__(self, comparison: Comparison) -> None:
         super().__init__()
         self.comparison = comparison
-
-
-class CurvesRead(Message):
-    """The logged scalars of both sides were read."""
-
-    def __init__(self, curves: tuple[Curve, ...]) -> None:
-        super().__init__()
-        self.curves = curves
 
 
 class DiffApp(BaseApp[Comparison]):
@@ -110,9 +101,6 @@ class DiffApp(BaseApp[Comparison]):
         self.overview.show_verdict(message.comparison)
         self.ops_are_known()
 
-    def on_curves_read(self, message: CurvesRead) -> None:
-        self.overview.show_curves(message.curves)
-
     @property
     def is_searching(self) -> bool:
         searching = self._searching
@@ -126,10 +114,6 @@ class DiffApp(BaseApp[Comparison]):
         self._searching.cancel()
         self.overview.show_state("stopped")
         return True
-
-    def fail(self, error: BaseException) -> None:
-        self.overview.show_state("failed")
-        super().fail(error)
 
     # --- navigation ---------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.message import Message
 
 from rltrace.diff.display.segments import Piece
+from rltrace.errors import HoleError
 from rltrace.query.op_pair import OpPair, Upstream
 from rltrace.query.values import OpValues
 from rltrace_tui.data import StreamPairData
@@ -40,6 +41,15 @@ class OpRead(Message):
     def __init__(self, at: tuple[int | None, int | None], pair: OpPair | None, trouble: str = "") -> None:
         super().__init__()
         self.at, self.pair, self.trouble = at, pair, trouble
+
+
+def read_op(stream: StreamPairData, a: int | None, b: int | None) -> OpRead:
+    """The op of these rows of A and B, or why it cannot be read."""
+    try:
+        with stream.browser.lock:
+            return OpRead((a, b), stream.pairs.pair(a, b))
+    except HoleError as error:
+        return OpRead((a, b), None, str(error))
 
 
 class ValuesRead(Message):

@@ -14,14 +14,13 @@ from textual.worker import Worker, WorkerState, get_current_worker
 
 from rltrace.diff.base.findings import row_at
 from rltrace.diff.display.browser import BrowserLine
-from rltrace.errors import HoleError
 from rltrace.query.op_pair import OpPair
 from rltrace.query.values import OpValues, op_values
 from rltrace_tui import diff_text, op_text
 from rltrace_tui.app_protocol import KeyGuard, copy, host
 from rltrace_tui.data import DataSource, StreamPairData
 from rltrace_tui.editor import edit
-from rltrace_tui.messages import OpRead, ValuesRead, WentUpstream
+from rltrace_tui.messages import OpRead, ValuesRead, WentUpstream, read_op
 from rltrace_tui.option_list import Choices
 from rltrace_tui.pane import Pane
 
@@ -96,15 +95,11 @@ class OpScreen(KeyGuard, Screen[None]):
 
     def _get(self, at: tuple[int | None, int | None]) -> None:
         worker, stream = get_current_worker(), self._source.stream(self._stream_name)
-        try:
-            with stream.browser.lock:
-                pair = stream.pairs.pair(*at)
-        except HoleError as error:
-            self.post_message(OpRead(at, None, str(error)))
+        message = read_op(stream, *at)
+        if message.pair is None or not worker.is_cancelled:
+            self.post_message(message)
+        if message.pair is None or worker.is_cancelled:
             return
-        if worker.is_cancelled:
-            return
-        self.post_message(OpRead(at, pair))
         with stream.browser.lock:
             rows = [None if k is None else row_at(v, k) for v, k in zip(stream.views, at, strict=True)]
         if worker.is_cancelled:
@@ -247,8 +242,6 @@ PAUSE = 0.06
 class Preview(Pane):
     """The op under the cursor, beside the list if the terminal is large enough."""
 
-    can_focus = False
-
     def __init__(self, source: DataSource, id: str) -> None:
         super().__init__("", PREVIEW_EXPLAINED, id)
         self._source = source
@@ -268,15 +261,9 @@ class Preview(Pane):
 
     @work(thread=True, exclusive=True, group="preview", exit_on_error=False)
     def _load(self, target: tuple[StreamPairData, int | None, int | None]) -> None:
-        stream, a, b = target
-        try:
-            with stream.browser.lock:
-                pair = stream.pairs.pair(a, b)
-        except HoleError as error:
-            self.post_message(OpRead((a, b), None, str(error)))
-            return
-        if not get_current_worker().is_cancelled:
-            self.post_message(OpRead((a, b), pair))
+        message = read_op(*target)
+        if message.pair is None or not get_current_worker().is_cancelled:
+            self.post_message(message)
 
     def on_op_read(self, message: OpRead) -> None:
         message.stop()

@@ -9,13 +9,13 @@ from textual.widgets import Footer, Static
 from textual.worker import Worker, WorkerState
 
 from rltrace.diff.display.segments import Piece
-from rltrace.errors import HoleError, SelectorError
+from rltrace.errors import SelectorError
 from rltrace.trace.format.schema import Phase
 from rltrace_tui.app_protocol import copy, host
 from rltrace_tui.data import StreamPairData
 from rltrace_tui.editor import edit
 from rltrace_tui.input_parser import EXAMPLES, expand_selector, parse_selector
-from rltrace_tui.messages import Arrived, Opened, OpRead
+from rltrace_tui.messages import Arrived, Opened, OpRead, read_op
 from rltrace_tui.navigation import FIND, GO, NavigationScreen
 from rltrace_tui.op_screen import Preview
 from rltrace_tui.option_list import Picker
@@ -131,13 +131,7 @@ class OpsScreen(NavigationScreen):
 
     @work(thread=True, exclusive=True, group="ops", exit_on_error=False)
     def _look(self, stream: StreamPairData, a: int | None, b: int | None) -> None:
-        try:
-            with stream.browser.lock:
-                pair = stream.pairs.pair(a, b)
-        except HoleError as error:
-            self.post_message(OpRead((a, b), None, str(error)))
-            return
-        self.post_message(OpRead((a, b), pair))
+        self.post_message(read_op(stream, a, b))
 
     def on_op_read(self, message: OpRead) -> None:
         message.stop()
@@ -224,7 +218,7 @@ class OpsScreen(NavigationScreen):
             self.workers.cancel_group(self, "ops")
             self._set_busy("")
         else:
-            host(self).leave()
+            host(self).action_leave()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.state == WorkerState.ERROR and event.worker.error is not None:

@@ -12,12 +12,11 @@ from textual.widgets import Footer, Static
 
 from rltrace.diff import Comparison
 from rltrace.diff.base.model import Probe
-from rltrace.diff.metrics.timeline import Curve
 from rltrace.report.diff import verdict_document
 from rltrace.report.text import document_text
 from rltrace_tui import charts, diff_text
-from rltrace_tui.app_protocol import KeyGuard, copy, host
-from rltrace_tui.curves import Curves, CurveScreen
+from rltrace_tui.app_protocol import copy, host
+from rltrace_tui.curves import CurveScreen
 from rltrace_tui.data import DiffData
 from rltrace_tui.pane import Pane
 from rltrace_tui.prompt import Prompt
@@ -41,9 +40,10 @@ SEARCHES = {"structure": "same ops", "values": "same values"}
 EXPORT = "Export the verdict as Markdown to"
 
 
-class OverviewScreen(KeyGuard, CurveScreen):
+class OverviewScreen(CurveScreen):
     """Verdict, system and settings, timeline, search."""
 
+    _work: DiffData
     AUTO_FOCUS = "#verdict"
     BINDINGS = [  # noqa: RUF012
         Binding("enter", "inspect", "Inspect", id="overview.inspect", tooltip="The op that the verdict names, in full"),
@@ -57,12 +57,9 @@ class OverviewScreen(KeyGuard, CurveScreen):
     ]  # fmt: skip
 
     def __init__(self, work: DiffData) -> None:
-        super().__init__()
-        self._work = work
+        super().__init__(work, "searching")
         self._probes: dict[str, dict[str, list[Probe]]] = {}
         self._rows: dict[str, int] = {}
-        self._curves = Curves()
-        self._state = "searching"
         self._done = ""
 
     def compose(self) -> ComposeResult:
@@ -98,21 +95,6 @@ class OverviewScreen(KeyGuard, CurveScreen):
         self.set_class(not comparison.system, "-same-system")
         self._redraw()
 
-    def show_curves(self, curves: tuple[Curve, ...]) -> None:
-        self._curves.all = curves
-        self._redraw()
-
-    def show_state(self, state: str) -> None:
-        if self._work.comparison is None:
-            self._state = state
-            self._redraw()
-
-    def _redraw(self) -> None:
-        for pane in self.query(Pane):
-            pane.redraw()
-        self._draw_head()
-        self.refresh_bindings()
-
     # --- drawing ------------------------------------------------------------------------------------------------------
 
     def _draw_head(self) -> None:
@@ -146,9 +128,7 @@ class OverviewScreen(KeyGuard, CurveScreen):
             lines += [Content(f"  {axis}"), Content(f"  {bar}")]
         if not lines:
             lines.append(diff_text.plain("Neither program made a step.", "$text-muted"))
-        steps = max([len(t.states) for t in self._work.timelines], default=0)
-        height = self.query_one("#timeline", Pane).scrollable_content_region.height
-        return lines + self._curves.lines(steps, width, height - len(lines))
+        return self._with_curve(lines, (len(timeline.states) for timeline in self._work.timelines), width)
 
     def _search(self, width: int) -> diff_text.Lines:
         lines: diff_text.Lines = []
@@ -174,7 +154,7 @@ class OverviewScreen(KeyGuard, CurveScreen):
         return self._curves.disabled_reason if action in ("curve", "curves") else ""
 
     def action_inspect(self) -> None:
-        host(self).show_verdict_op()
+        host(self).action_op()
 
     def action_copy(self) -> None:
         found = self._work.comparison

@@ -14,15 +14,14 @@ from textual.message import Message
 from textual.widgets import Footer, Static
 from textual.worker import get_current_worker
 
-from rltrace.diff.metrics.timeline import Curve
 from rltrace.report.document import ALL, Section
 from rltrace.report.info import FACT_SECTIONS, info_document
 from rltrace.report.text import document_text
 from rltrace.trace.format.location import Location
 from rltrace_tui import charts, diff_text
-from rltrace_tui.app_protocol import KeyGuard, copy
-from rltrace_tui.base import BaseApp, Failed
-from rltrace_tui.curves import Curves, CurveScreen
+from rltrace_tui.app_protocol import copy
+from rltrace_tui.base import BaseApp, CurvesRead, Failed
+from rltrace_tui.curves import CurveScreen
 from rltrace_tui.data import TraceData
 from rltrace_tui.pane import Pane
 
@@ -35,9 +34,10 @@ TIMELINE = (
 )
 
 
-class TraceScreen(KeyGuard, CurveScreen):
+class TraceScreen(CurveScreen):
     """One trace, without its ops."""
 
+    _work: TraceData
     AUTO_FOCUS = "#trace"
     BINDINGS = [  # noqa: RUF012
         Binding("right_square_bracket", "curve(1)", "Curve", key_display="]", id="trace.next", tooltip="Next curve"),
@@ -48,10 +48,7 @@ class TraceScreen(KeyGuard, CurveScreen):
     ]  # fmt: skip
 
     def __init__(self, work: TraceData) -> None:
-        super().__init__()
-        self._work = work
-        self._curves = Curves()
-        self._state = "reading"
+        super().__init__(work, "reading")
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -70,25 +67,13 @@ class TraceScreen(KeyGuard, CurveScreen):
         self._state = ""
         self._redraw()
 
-    def show_curves(self, curves: tuple[Curve, ...]) -> None:
-        self._curves.all = curves
-        self._redraw()
-
-    def show_state(self, state: str) -> None:
-        if self._work.info is None:
-            self._state = state
-            self._redraw()
-
-    def _redraw(self) -> None:
-        for pane in self.query(Pane):
-            pane.redraw()
+    def _draw_head(self) -> None:
         states = [] if self._work.info is None else [process.state for process in self._work.info.processes]
         state = self._state or ", ".join(dict.fromkeys(states))
         style = "$text-success" if state == "complete" else "$text-warning"
         self.query_one("#head", Static).update(
             Content.assemble(f" rltrace   {self._work.names}   ", (state.upper(), f"bold {style}"))
         )
-        self.refresh_bindings()
 
     # --- drawing ------------------------------------------------------------------------------------------------------
 
@@ -118,9 +103,7 @@ class TraceScreen(KeyGuard, CurveScreen):
             lines += [Content(f"  {axis}"), Content(f"  {charts.step_bar(own, space)}{charts.step_sizes(own)}")]
         if not lines:
             lines.append(diff_text.plain("The program made no step.", "$text-muted"))
-        steps = max([len(own.steps) for own in self._work.steps], default=0)
-        height = self.query_one("#timeline", Pane).scrollable_content_region.height
-        return lines + self._curves.lines(steps, width, height - len(lines))
+        return self._with_curve(lines, (len(own.steps) for own in self._work.steps), width)
 
     # --- keys ---------------------------------------------------------------------------------------------------------
 
@@ -139,14 +122,6 @@ class TraceScreen(KeyGuard, CurveScreen):
 
 class TraceRead(Message):
     """The trace was read, except its curves."""
-
-
-class OwnCurvesRead(Message):
-    """The logged scalars were read."""
-
-    def __init__(self, curves: tuple[Curve, ...]) -> None:
-        super().__init__()
-        self.curves = curves
 
 
 class TraceApp(BaseApp[None]):
@@ -170,7 +145,7 @@ class TraceApp(BaseApp[None]):
             self.post_message(TraceRead())
             for name in self.work.streams[:1]:
                 self.work.stream(name)  # in advance
-            self.post_message(OwnCurvesRead(self.work.curves(lambda: self.work.pause(lambda: worker.is_cancelled))))
+            self.post_message(CurvesRead(self.work.curves(lambda: self.work.pause(lambda: worker.is_cancelled))))
         except Exception as error:  # shown on a screen
             self.post_message(Failed(error))
 
@@ -178,16 +153,9 @@ class TraceApp(BaseApp[None]):
         self.overview.show_info()
         self.ops_are_known()
 
-    def on_own_curves_read(self, message: OwnCurvesRead) -> None:
-        self.overview.show_curves(message.curves)
-
     @property
     def is_searching(self) -> bool:
         return self.work.info is None and self.failure is None
-
-    def fail(self, error: BaseException) -> None:
-        self.overview.show_state("failed")
-        super().fail(error)
 
     def reason(self, action: str, parameters: tuple[object, ...]) -> str:
         if action == "op":
