@@ -9,7 +9,6 @@ Every number is the median over separate processes run in turn. Prints Markdown.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from measure import PROGRAMS, RLTRACE, Sample, machine, middle, run, spread, table
+from measure import PROGRAMS, RLTRACE, Sample, machine, middle, parse_options, run, spread, table
 
 from rltrace.trace.format.journal import frame, parse_journal
 from rltrace.trace.format.root import JOURNAL, PROCESSES
@@ -91,10 +90,7 @@ def lines(runs: dict[str, list[Sample]]) -> list[Sequence[object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=4096)
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+    options = parse_options(__doc__, steps=4096, repeats=5)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         wholes = {EQUAL: folder / "equal.zarr", EXTRA: folder / "extra.zarr"}

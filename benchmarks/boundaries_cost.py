@@ -11,18 +11,18 @@ Markdown.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from measure import folder_size, machine, table
+from measure import folder_size, lowest, machine, parse_options, table
 
 import rltrace
 from rltrace.recorder.core.process_state import Phases
@@ -82,12 +82,12 @@ def step_alone(count: int) -> float:
 
 def steps_alone(rounds: int, path: Path) -> dict[str, float]:
     """Least median, in seconds, of each way to run."""
-    found: dict[str, list[float]] = {"native": [], "step": [], "op": []}
-    for _ in range(rounds):
-        for arm, times in found.items():
-            with contextlib.nullcontext() if arm == "native" else rltrace.record(path, level=arm, force=True):
-                times.append(step_alone(1500))
-    return {arm: min(times) for arm, times in found.items()}
+
+    def median(arm: str) -> float:
+        with contextlib.nullcontext() if arm == "native" else rltrace.record(path, level=arm, force=True):
+            return step_alone(1500)
+
+    return lowest({arm: partial(median, arm) for arm in ("native", "step", "op")}, rounds)
 
 
 def rows(path: Path) -> tuple[int, int]:
@@ -98,19 +98,13 @@ def rows(path: Path) -> tuple[int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=2048)
-    parser.add_argument("--rounds", type=int, default=9)
-    asked = parser.parse_args()
+    asked = parse_options(__doc__, steps=2048, rounds=9)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         paths = {WITHOUT: Path(folder) / "off.zarr", WITH: Path(folder) / "on.zarr"}
-        times: dict[str, list[float]] = {arm: [] for arm in paths}
         seconds(512, paths[WITH], off=False)
-        for _ in range(asked.rounds):
-            for arm, path in paths.items():
-                times[arm].append(seconds(asked.steps, path, off=arm == WITHOUT))
-        least = {arm: min(found) for arm, found in times.items()}
+        arms = {arm: partial(seconds, asked.steps, path, off=arm == WITHOUT) for arm, path in paths.items()}
+        least = lowest(arms, asked.rounds)
         lines = []
         for arm, path in paths.items():
             (count, events), (size, _) = rows(path), folder_size(path)

@@ -8,14 +8,13 @@ python benchmarks/device_digest.py [--repeats 7] [--most 1024]
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 
 import torch
-from measure import machine, table
+from measure import machine, parse_options, table
 
 from rltrace.digest import PAGE_BYTES
 from rltrace.recorder.digests import backend, torch_backend
@@ -140,10 +139,7 @@ def memory(device: torch.device, most: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--most", type=int, default=0, help="MiB of the largest tensor (1,024 on a GPU, 1 on a CPU)")
-    options = parser.parse_args()
+    options = parse_options(__doc__, repeats=7, most=(0, "MiB of the largest tensor (1,024 on a GPU, 1 on a CPU)"))
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     most = (options.most or (1024 if device.type == "cuda" else 1)) * MIB
     clock = Clock(device, options.repeats)

@@ -8,7 +8,6 @@ differ in one way each, then times ``rltrace diff`` on them in a fresh process w
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from measure import RLTRACE, folder_size, machine, table
+from measure import RLTRACE, folder_size, fresh_folder, machine, parse_options, table
 
 from rltrace.portable_keys import frame_key, portable_key, site_key
 from rltrace.trace.format.root import create_trace, end_launch
@@ -110,11 +109,17 @@ def mixed(numbers: np.ndarray) -> np.ndarray:
     return (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
 
 
+def opened(path: Path, kind: type[ProcessWriter] = ProcessWriter) -> ProcessWriter:
+    """The writer of the one process of a new trace."""
+    create_trace(path, {"command": ["python", "train.py"], "options": {"level": "op"}})
+    writer = kind.open(path, {"name": "rank0/main"})
+    writer.facts("op", "benchmark", {"cpu.capability": "AVX2"})
+    return writer
+
+
 def write(path: Path, ops: int, edit: Edit) -> Path:
     """One trace of about ``ops`` ops."""
-    create_trace(path, {"command": ["python", "train.py"], "options": {"level": "op"}})
-    writer = ProcessWriter.open(path, {"name": "rank0/main"})
-    writer.facts("op", "benchmark", {"cpu.capability": "AVX2"})
+    writer = opened(path)
     stream = writer.stream("rank0/main")
     writer.commit(stream, None, entries())
     total = ops // STEP
@@ -194,70 +199,49 @@ def evict(path: Path) -> None:
                 os.close(descriptor)
 
 
-def compare(a: Path, b: Path) -> tuple[float, float, int, dict[str, object]]:
-    """(seconds, of them on a processor, peak resident bytes, the report) of one ``rltrace diff`` in a fresh process."""
+def run_cold(verb: str, a: Path, b: Path, *options: str) -> tuple[float, float, int, bytes]:
+    """(seconds, of them on a processor, peak resident bytes, what it prints) of one verb in a fresh process."""
     evict(a)
     evict(b)
     begin = time.perf_counter()
-    process = subprocess.Popen([RLTRACE, "diff", str(a), str(b), "--format", "json"], stdout=subprocess.PIPE)
+    process = subprocess.Popen([RLTRACE, verb, str(a), str(b), *options], stdout=subprocess.PIPE)
     assert process.stdout is not None
     text = process.stdout.read()
-    _, _, usage = os.wait4(process.pid, 0)
-    seconds, busy = time.perf_counter() - begin, usage.ru_utime + usage.ru_stime
-    return seconds, busy, usage.ru_maxrss * 1024, json.loads(text)
+    _, status, usage = os.wait4(process.pid, 0)
+    if os.waitstatus_to_exitcode(status) not in (0, 1):
+        sys.exit(f"rltrace {verb} ended with {os.waitstatus_to_exitcode(status)}")
+    return time.perf_counter() - begin, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, text
+
+
+def compare(a: Path, b: Path) -> tuple[float, float, int, dict[str, object]]:
+    """As ``run_cold``, of ``rltrace diff``, with its report."""
+    *measured, text = run_cold("diff", a, b, "--format", "json")
+    return *measured, json.loads(text)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ops", type=int, default=10_000_000)
-    parser.add_argument("--folder", type=Path, default=Path("bench-out"))
-    parser.add_argument("--only", default="", help="compare only traces whose description holds this text")
-    options = parser.parse_args()
-    folder = options.folder / "diff_speed"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    a = write(folder / "a.zarr", options.ops, Edit("a"))
+    only = ("", "compare only traces whose description holds this text")
+    options = parse_options(__doc__, ops=10_000_000, folder=Path("bench-out"), only=only)
     lines = []
-    for number, edit in enumerate(edit for edit in EDITS if options.only in edit.name):
-        b = write(folder / f"b{number}.zarr", options.ops, edit)
-        runs = [compare(a, b) for _ in range(3)]
-        seconds, busy, memory, report = sorted(runs, key=lambda r: r[0])[1]
-        assert report["verdict"] == edit.verdict, (edit.name, report["verdict"], report["why"])
-        search = report["search"]
-        assert isinstance(search, dict)
-        lines.append(
-            [
-                edit.name,
-                report["verdict"],
-                f"{seconds:.2f} s",
-                f"{busy:.2f} s",
-                f"{memory / 1e6:,.0f} MB",
-                len(search["probes"]),
-                search["chunks_read"],
-                f"{search['bytes_read'] / 1e6:.1f} MB",
-            ]
-        )
-        print(lines[-1], file=sys.stderr)
-        shutil.rmtree(b)
-    size, _ = folder_size(a)
-    shutil.rmtree(folder)
+    with fresh_folder(options.folder / "diff_speed") as folder:
+        a = write(folder / "a.zarr", options.ops, Edit("a"))
+        for number, edit in enumerate(edit for edit in EDITS if options.only in edit.name):
+            b = write(folder / f"b{number}.zarr", options.ops, edit)
+            runs = [compare(a, b) for _ in range(3)]
+            seconds, busy, memory, report = sorted(runs, key=lambda r: r[0])[1]
+            assert report["verdict"] == edit.verdict, (edit.name, report["verdict"], report["why"])
+            search = report["search"]
+            assert isinstance(search, dict)
+            cost = f"{seconds:.2f} s", f"{busy:.2f} s", f"{memory / 1e6:,.0f} MB"
+            read = len(search["probes"]), search["chunks_read"], f"{search['bytes_read'] / 1e6:.1f} MB"
+            lines.append([edit.name, report["verdict"], *cost, *read])
+            print(lines[-1], file=sys.stderr)
+            shutil.rmtree(b)
+        size, _ = folder_size(a)
     print(machine())
     print(f"\nTraces of {options.ops:,} ops, {size / 1e6:,.0f} MB each; median of 3 cold runs, start-up included.\n")
-    print(
-        table(
-            [
-                "the second trace",
-                "verdict",
-                "time",
-                "on a processor",
-                "peak memory",
-                "probes",
-                "chunks read",
-                "bytes read",
-            ],
-            lines,
-        )
-    )
+    header = ["the second trace", "verdict", "time", "on a processor", "peak memory"]
+    print(table([*header, "probes", "chunks read", "bytes read"], lines))
 
 
 if __name__ == "__main__":

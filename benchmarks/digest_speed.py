@@ -5,13 +5,12 @@ python benchmarks/digest_speed.py [--repeats 7]
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from statistics import median
 
 import torch
-from measure import machine, table
+from measure import machine, parse_options, table
 from xxhash import xxh3_64_intdigest
 
 from rltrace.digest import ALGORITHM, digest_address, seed_of
@@ -48,9 +47,7 @@ def row(size: int, repeats: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeats", type=int, default=7)
-    options = parser.parse_args()
+    options = parse_options(__doc__, repeats=7)
     torch.set_num_threads(1)
     print(f"Machine: {machine()}. One thread; digest {ALGORITHM}.\n")
     header = ["bytes", "digest, µs", "XXH3 of a NumPy array, µs", "copy, µs", "digest, GB/s"]

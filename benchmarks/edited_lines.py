@@ -13,7 +13,6 @@ reported.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
 import os
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from measure import parse_options
 
 import rltrace
 from rltrace.diff import compare
@@ -80,15 +80,9 @@ class Mutant(NamedTuple):
     """The line after the change."""
 
 
-OPERATORS: dict[type[ast.AST], str] = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.BitOr: "&"}
-COMPARISONS: dict[type[ast.AST], str] = {
-    ast.Gt: "<=",
-    ast.Lt: ">=",
-    ast.Eq: "!=",
-    ast.GtE: "<",
-    ast.LtE: ">",
-    ast.NotEq: "==",
-}
+OPERATORS = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"), ast.BitOr: ("|", "&")}
+"""As they are written, and what takes their place."""
+COMPARISONS = {ast.Gt: "<=", ast.Lt: ">=", ast.Eq: "!=", ast.GtE: "<", ast.LtE: ">", ast.NotEq: "=="}
 
 
 def source_of(program: str) -> str:
@@ -125,15 +119,12 @@ def _edits(node: Any, line: str) -> Iterator[tuple[str, str]]:
         case ast.Constant(value=bool()):
             yield "number", put(start, end, str(not node.value))
         case ast.Constant(value=int() | float()):
-            yield (
-                "number",
-                put(start, end, repr(node.value + 1) if isinstance(node.value, int) else repr(node.value * 1.5 or 0.5)),
-            )
+            other = node.value + 1 if isinstance(node.value, int) else node.value * 1.5 or 0.5
+            yield "number", put(start, end, repr(other))
         case ast.BinOp(op=op) if type(op) in OPERATORS:
             left, right = node.left.end_col_offset, node.right.col_offset
             between = line.encode()[left:right].decode()
-            sign = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.BitOr: "|"}[type(op)]
-            yield "operator", put(left, right, between.replace(sign, OPERATORS[type(op)], 1))
+            yield "operator", put(left, right, between.replace(*OPERATORS[type(op)], 1))
             yield "operand", put(start, end, f"({of(node.right)}{between}{of(node.left)})")
             yield "operand", put(start, end, of(node.left))
         case ast.Compare(ops=[op]) if type(op) in COMPARISONS:
@@ -423,13 +414,8 @@ def run(mutants: Sequence[Mutant], folder: Path) -> Iterator[tuple[Mutant, Grade
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--mutants", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="leave out those before this one")
-    parser.add_argument("--only", default="", help="mutants whose PROGRAM:LINE: holds this text")
-    parser.add_argument("--folder", type=Path)
-    arguments = parser.parse_args()
+    first, only = (0, "leave out those before this one"), ("", "mutants whose PROGRAM:LINE: holds this text")
+    arguments = parse_options(__doc__, mutants=100, seed=0, first=first, only=only, folder=Path)
     torch.set_num_threads(1)
     chosen = [m for m in drawn(10**6, arguments.seed) if arguments.only in f"{m.program}:{m.line}:"]
     chosen = chosen[arguments.first : arguments.first + arguments.mutants]

@@ -14,7 +14,6 @@ Without ``--every`` a sample of these. Needs a C compiler. Prints Markdown.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import os
@@ -30,6 +29,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from kills import are_equal
+from measure import parse_options, table
 
 from rltrace.errors import RltraceError
 from rltrace.extensions.archive.verify import verify
@@ -157,10 +158,7 @@ def same_rows(part: ProcessTrace, reference: ProcessTrace) -> int:
             except RltraceError:
                 assert any(first <= segment.first < first + count for first, count, _ in stream.holes)
                 continue
-            others = whole.read(segment.first, segment.stop)
-            assert np.array_equal(rows.columns, others.columns)
-            for cells in ("links", "integers", "floats", "digests"):
-                assert np.array_equal(getattr(rows, cells), getattr(others, cells))
+            assert are_equal(rows, whole.read(segment.first, segment.stop))
     steps = part.steps
     assert len(steps) <= len(reference.steps)
     assert all(any(np.array_equal(step, other) for other in reference.steps) for step in steps)
@@ -363,11 +361,9 @@ def some_allocations(folder: Path, seed: int, some: int, draw: random.Random) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", action="store_true", help="of the first seed every system call with every error")
-    parser.add_argument("--cuts", type=int, default=1000, help="power cuts of each seed's recording")
-    parser.add_argument("--folder", type=Path, default=Path("bench-out"))
-    options = parser.parse_args()
+    every = (False, "of the first seed every system call with every error")
+    cuts = (1000, "power cuts of each seed's recording")
+    options = parse_options(__doc__, every=every, cuts=cuts, folder=Path("bench-out"))
     folder = (options.folder / "faults").absolute()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -381,9 +377,8 @@ def main() -> None:
     logged = [Fault(seed, log=True) for seed in range(SEEDS)]
     run(folder, logged)
     found = sum((cut(folder, fault, options.cuts, draw) for fault in logged), Counter[str]())
-    print(f"\n{found.total():,} power cuts; what was read is as written.\n\n| read | cuts |\n| --- | --- |")
-    for what, count in found.most_common():
-        print(f"| {what} | {count:,} |")
+    print(f"\n{found.total():,} power cuts; what was read is as written.\n")
+    print(table(["read", "cuts"], [[what, f"{count:,}"] for what, count in found.most_common()]))
     sys.exit(wrong)
 
 
@@ -400,12 +395,13 @@ def report(folder: Path, faults: Sequence[Fault]) -> bool:
             else:
                 shutil.rmtree(folder / fault.name)
     print(f"{len(outcomes):,} recordings with a fault; each program printed, computed and ended as without one.\n")
-    print("| fails | recordings | whole | beginning | nothing |\n| --- | --- | --- | --- | --- |")
     kinds = Counter(outcome.fault.kind for outcome in outcomes)
+    rows = []
     for kind, count in sorted(kinds.items()):
         own = [outcome for outcome in outcomes if outcome.fault.kind == kind]
         whole, none = sum(o.whole for o in own), sum(not o.whole and not o.rows for o in own)
-        print(f"| {kind} | {count:,} | {whole:,} | {count - whole - none:,} | {none:,} |")
+        rows.append([kind, *(f"{number:,}" for number in (count, whole, count - whole - none, none))])
+    print(table(["fails", "recordings", "whole", "beginning", "nothing"], rows))
     for fault, error in wrong:
         print(f"\nWRONG {fault.name}: {error!r}")
     return bool(wrong)

@@ -8,12 +8,11 @@ medians. Without a GPU it runs on the CPU, where neither says anything about one
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
 
-from measure import PROGRAMS, RLTRACE, Sample, machine, middle, run, spread, table
+from measure import PROGRAMS, RLTRACE, Sample, in_turn, machine, middle, parse_options, table
 
 UPDATES = ("ppo", "sac", "transformer")
 
@@ -28,25 +27,13 @@ def commands(which: str, updates: int, trace: Path, *, kernels: bool) -> dict[st
     return found
 
 
-def measured(which: str, updates: int, repeats: int, *, kernels: bool) -> dict[str, list[Sample]]:
-    with tempfile.TemporaryDirectory() as folder:
-        ways = commands(which, updates, Path(folder) / "a.zarr", kernels=kernels)
-        samples: dict[str, list[Sample]] = {name: [] for name in ways}
-        for _ in range(repeats):
-            for name, command in ways.items():
-                samples[name].append(run(command))
-    return samples
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--updates", type=int, default=50)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--kernels", action="store_true")
-    options = parser.parse_args()
+    options = parse_options(__doc__, updates=50, repeats=5, kernels=False)
     rows, device = [], ""
     for which in UPDATES:
-        samples = measured(which, options.updates, options.repeats, kernels=options.kernels)
+        with tempfile.TemporaryDirectory() as folder:
+            ways = commands(which, options.updates, Path(folder) / "a.zarr", kernels=options.kernels)
+            samples = in_turn(ways, options.repeats)
         native = middle(samples["native"], "update")
         device = str(samples["native"][0].report["device"])
         weights = {sample.report["weights"] for each in samples.values() for sample in each}
@@ -59,8 +46,8 @@ def main() -> None:
 
 
 def spread_ms(samples: list[Sample]) -> str:
-    scaled = [Sample(s.seconds, {"ms": 1e3 * float(s.report["update"])}) for s in samples]
-    return spread(scaled, "ms")
+    numbers = [1e3 * float(sample.report["update"]) for sample in samples]
+    return f"{min(numbers):.2f}–{max(numbers):.2f}"
 
 
 if __name__ == "__main__":

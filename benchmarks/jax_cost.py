@@ -10,7 +10,6 @@ the processor time. Prints Markdown; where JAX is not installed, a sentence.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from measure import PROGRAMS, Sample, folder_size, machine, run, table
+from measure import PROGRAMS, Sample, folder_size, in_turn, machine, parse_options, table
 
 from rltrace.trace.read.reader import open_trace
 
@@ -37,14 +36,12 @@ ARMS: dict[str, Sequence[str] | None] = {
 
 def by_turns(program: Sequence[str], arms: Sequence[str], repeats: int, folder: Path) -> dict[str, list[Sample]]:
     """Samples of each arm; the trace of its last run stays in ``folder``."""
-    samples: dict[str, list[Sample]] = {arm: [] for arm in arms}
-    for number in range(repeats):
-        for arm, own in samples.items():
-            print(f"round {number + 1} of {repeats}: {arm}", file=sys.stderr)
-            record = [sys.executable, "-m", "rltrace", "record", "--force", "-o", str(trace_of(arm, folder))]
-            options = ARMS[arm]
-            own.append(run([*([] if options is None else [*record, *options, "--"]), sys.executable, *program]))
-    return samples
+    commands = {}
+    for arm in arms:
+        record = [sys.executable, "-m", "rltrace", "record", "--force", "-o", str(trace_of(arm, folder))]
+        options = ARMS[arm]
+        commands[arm] = [*([] if options is None else [*record, *options, "--"]), sys.executable, *program]
+    return in_turn(commands, repeats)
 
 
 def trace_of(arm: str, folder: Path) -> Path:
@@ -114,11 +111,7 @@ def rows_in(trace: Path) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=976)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=5000)
-    options = parser.parse_args()
+    options = parse_options(__doc__, updates=976, repeats=5, calls=5000)
     if importlib.util.find_spec("jax") is None:
         print("JAX is not installed, so its cost is not measured: pip install rltrace-debugger[jax]")
         return

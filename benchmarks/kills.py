@@ -7,7 +7,6 @@ Fails where the rows that are there are not the first rows of a run that nobody 
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -17,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from measure import PROGRAMS, RLTRACE, parse_options, table
 
+from rltrace.trace.format.rows import Rows
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
 
-PROGRAM = Path(__file__).parent / "programs" / "killed.py"
-RLTRACE = Path(sys.executable).parent / "rltrace"
 ROUND = 2
 """Ops a round, after one that makes the state."""
 
@@ -62,39 +61,40 @@ def same_rows(part: ProcessTrace, reference: ProcessTrace) -> int:
     (whole,) = reference.streams
     for stream in part.streams:
         assert stream.rows <= whole.rows
-        rows, others = stream.read(0, stream.rows), whole.read(0, stream.rows)
-        assert np.array_equal(rows.columns, others.columns), part.name
-        for cells in ("links", "integers", "floats", "digests"):
-            assert np.array_equal(getattr(rows, cells), getattr(others, cells)), part.name
+        assert are_equal(stream.read(0, stream.rows), whole.read(0, stream.rows)), part.name
     return part.after_op
+
+
+def are_equal(rows: Rows, others: Rows) -> bool:
+    """Whether rows have the same columns and cells."""
+    parts = ("columns", "links", "integers", "floats", "digests")
+    return all(np.array_equal(getattr(rows, part), getattr(others, part)) for part in parts)
 
 
 def run(folder: Path, kills: int, at_once: int, longest: float, pause: float, commit: float, seed: int) -> list[Killed]:
     """Record the program and check what it left."""
     trace, told = folder / "kills.zarr", folder / "kills.json"
     shutil.rmtree(trace, ignore_errors=True)
-    words = [RLTRACE, "record", "--quiet", "-o", trace, "--", sys.executable, PROGRAM, told]
+    words = [RLTRACE, "record", "--quiet", "-o", trace, "--", sys.executable, PROGRAMS / "killed.py", told]
     numbers = (kills, at_once, longest, pause, commit, seed)
     subprocess.run([*map(str, words), *map(str, numbers)], check=True)
     return list(check(trace, told))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--at-once", type=int, default=20)
-    parser.add_argument("--longest", type=float, default=15.0, help="seconds until the last of them is killed")
-    parser.add_argument("--folder", type=Path, default=Path("bench-out"))
-    options = parser.parse_args()
+    longest = (15.0, "seconds until the last of them is killed")
+    options = parse_options(__doc__, kills=200, at_once=20, longest=longest, folder=Path("bench-out"))
     options.folder.mkdir(parents=True, exist_ok=True)
     found = run(options.folder, options.kills, options.at_once, options.longest, 0.004, 5.0, 0)
-    none = sum(not killed.rows for killed in found)
+    seconds = [killed.seconds for killed in found]
     print(f"{len(found)} processes killed within {options.longest:g} s of their start; every trace is a prefix.\n")
-    print("| | |\n| --- | --- |")
-    print(f"| killed before their first commit | {none} |")
-    print(f"| rows lost, at most | {max(killed.lost for killed in found):,} |")
-    print(f"| seconds lost, at most | {max(killed.seconds for killed in found):.2f} |")
-    print(f"| seconds lost, median | {np.median([killed.seconds for killed in found]):.2f} |")
+    lines = [
+        ["killed before their first commit", sum(not killed.rows for killed in found)],
+        ["rows lost, at most", f"{max(killed.lost for killed in found):,}"],
+        ["seconds lost, at most", f"{max(seconds):.2f}"],
+        ["seconds lost, median", f"{np.median(seconds):.2f}"],
+    ]
+    print(table(["", ""], lines))
 
 
 if __name__ == "__main__":

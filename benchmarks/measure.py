@@ -1,4 +1,4 @@
-"""What every benchmark shares: running a command in a fresh process, medians, and tables that name the machine.
+"""What every benchmark shares: its options, commands in fresh processes, medians, and tables that name the machine.
 
 Owns no benchmark. Times are wall-clock seconds of separate processes, run in turn (A B C A B C …), so that a slow
 minute of a shared machine falls on all of them.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +25,30 @@ from typing import Any
 
 PROGRAMS = Path(__file__).parent / "programs"
 RLTRACE = str(Path(sys.executable).parent / "rltrace")
+
+
+def parse_options(doc: str | None, **options: Any) -> Namespace:
+    """The options of a benchmark. Each has a default, whose type it takes, or a type; and perhaps a text of help."""
+    parser = ArgumentParser(description=(doc or "").partition("\n")[0])
+    for name, option in options.items():
+        default, text = option if isinstance(option, tuple) else (option, None)
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(default, bool):
+            parser.add_argument(flag, action="store_true", help=text)
+        elif isinstance(default, type):
+            parser.add_argument(flag, type=default, help=text)
+        else:
+            parser.add_argument(flag, type=type(default), default=default, help=text)
+    return parser.parse_args()
+
+
+@contextmanager
+def fresh_folder(path: Path) -> Iterator[Path]:
+    """A folder that is empty, and removed at the end."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    yield path
+    shutil.rmtree(path)
 
 
 @dataclass(frozen=True)
@@ -56,6 +83,25 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
         if result.returncode:
             raise CommandFailedError(f"status {result.returncode}: {' '.join(command)}\n{result.stderr[-2000:]}")
         return Sample(seconds, json.loads(report.read_text()) if report.exists() else {})
+
+
+def in_turn(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, list[Sample]]:
+    """Every command ``repeats`` times, one after the other, round by round."""
+    samples: dict[str, list[Sample]] = {arm: [] for arm in commands}
+    for number in range(repeats):
+        for arm, line in commands.items():
+            print(f"round {number + 1} of {repeats}: {arm}", file=sys.stderr)
+            samples[arm].append(run(line))
+    return samples
+
+
+def lowest(arms: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, float]:
+    """The lowest number that each arm gives, called in turn."""
+    best = dict.fromkeys(arms, float("inf"))
+    for _ in range(repeats):
+        for name, arm in arms.items():
+            best[name] = min(best[name], arm())
+    return best
 
 
 def middle(samples: Sequence[Sample], name: str | None = None) -> float:

@@ -9,7 +9,6 @@ what it adds without, is the mechanism's own. Prints Markdown.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import tempfile
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import machine, table
+from measure import machine, parse_options, table
 
 import rltrace
 
@@ -241,10 +240,7 @@ def measured(mechanism: Mechanism, folder: Path, repeats: int) -> list[object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--only", default="", help="mechanisms with this in their name")
-    given = parser.parse_args()
+    given = parse_options(__doc__, repeats=7, only=("", "mechanisms with this in their name"))
     torch.set_num_threads(1)
     header = [
         "mechanism",

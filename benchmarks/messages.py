@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import measure
-from measure import PROGRAMS, RLTRACE, Sample, middle, table
+from measure import PROGRAMS, RLTRACE, in_turn, middle, table
 from message_programs import run
 
 from rltrace.diff import compare
@@ -40,12 +40,10 @@ def main(programs: int = 1_000, first: int = 0) -> None:
 def cost(count: int = 20_000, repeats: int = 3) -> str:
     """A table of what a message between two processes takes, unrecorded and recorded."""
     program = [sys.executable, str(PROGRAMS / "round_trips.py"), str(count)]
-    samples: dict[str, list[Sample]] = {"unrecorded": [], "step": [], "op": []}
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(repeats):
-            for arm, taken in samples.items():
-                options = ["--force", "-o", f"{folder}/{arm}.zarr", "--level", arm, "--"]
-                taken.append(measure.run(program if arm == "unrecorded" else [RLTRACE, "record", *options, *program]))
+        options = {level: ["--force", "-o", f"{folder}/{level}.zarr", "--level", level] for level in ("step", "op")}
+        recorded = {level: [RLTRACE, "record", *own, "--", *program] for level, own in options.items()}
+        samples = in_turn({"unrecorded": program, **recorded}, repeats)
     rows = []
     for name in samples["op"][0].report:
         plain, step, op = (middle(taken, name) for taken in samples.values())

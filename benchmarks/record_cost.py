@@ -8,16 +8,14 @@ ratios are ratios of those medians. Prints Markdown.
 
 from __future__ import annotations
 
-import argparse
 import compileall
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from measure import PROGRAMS, RLTRACE, Sample, folder_size, machine, middle, run, spread, table
+from measure import PROGRAMS, RLTRACE, Sample, folder_size, in_turn, machine, middle, parse_options, spread, table
 
 from rltrace.trace.read.reader import open_trace
 
@@ -85,16 +83,6 @@ def command(arm: str, steps: int, trace: Path) -> list[str]:
     if arm in (ASLEEP, STEP, OP, PYTHON_OP):
         return recorded(arm, trace, program)
     return [PYTHON, str(PROGRAMS / "under_mode.py"), arm, *program]
-
-
-def in_turn(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, list[Sample]]:
-    """Every command ``repeats`` times, one after the other, round by round."""
-    samples: dict[str, list[Sample]] = {arm: [] for arm in commands}
-    for number in range(repeats):
-        for arm, line in commands.items():
-            print(f"round {number + 1} of {repeats}: {arm}", file=sys.stderr)
-            samples[arm].append(run(line))
-    return samples
 
 
 def written(trace: Path) -> Written:
@@ -200,19 +188,13 @@ def memory_table(memory: Mapping[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=2048, help="environment steps; about 100 ops each")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workloads", action="store_true", help="only those beside PPO on CartPole")
-    options = parser.parse_args()
+    steps, workloads = (2048, "environment steps; about 100 ops each"), (False, "only those beside PPO on CartPole")
+    options = parse_options(__doc__, steps=steps, repeats=5, workloads=workloads)
     compileall.compile_dir(RLTRACE_PACKAGE, quiet=1)  # as an installed package; otherwise start-up is mostly compiling
-    folder = Path(tempfile.mkdtemp(prefix="rltrace-bench-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="rltrace-bench-") as folder:
         if not options.workloads:
-            print(report(options.steps, options.repeats, folder), end="\n\n")
-        print(workload_table(options.repeats, folder))
-    finally:
-        shutil.rmtree(folder)
+            print(report(options.steps, options.repeats, Path(folder)), end="\n\n")
+        print(workload_table(options.repeats, Path(folder)))
 
 
 def report(steps: int, repeats: int, folder: Path) -> str:

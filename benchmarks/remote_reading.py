@@ -8,7 +8,6 @@ The traces of ``diff_speed.py``, in a store on this machine that speaks S3 (or t
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
 import time
@@ -18,20 +17,21 @@ from statistics import median
 from urllib.parse import urlsplit
 
 from diff_speed import EDITS, Edit, write
-from measure import RLTRACE, machine, run, table
+from measure import RLTRACE, machine, parse_options, run, table
 from network import Requests, requests, started, variables
 
 COMPARED = (EDITS[0], EDITS[2], EDITS[3])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--ops", type=int, default=10_000_000)
-    parser.add_argument("--delay", type=float, default=0.05, help="seconds that each answer comes late")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where the traces are kept; default: nowhere")
-    parser.add_argument("--endpoint", help="another store that speaks S3, with the variables for it set")
-    options = parser.parse_args()
+    options = parse_options(
+        __doc__,
+        ops=10_000_000,
+        delay=(0.05, "seconds that each answer comes late"),
+        repeats=3,
+        folder=(Path, "where the traces are kept; default: nowhere"),
+        endpoint=(str, "another store that speaks S3, with the variables for it set"),
+    )
     folder = options.folder or Path(tempfile.mkdtemp(prefix="rltrace-bench-"))
     try:
         bucket = folder / "bucket"

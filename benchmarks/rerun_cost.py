@@ -9,16 +9,14 @@ layer. Prints Markdown.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import torch
-from measure import machine, table
+from measure import folder_size, lowest, machine, parse_options, table
 
 import rltrace
 from rltrace.extensions.repro.folder import take_out
@@ -55,10 +53,7 @@ def seconds(update: Update, block: AbstractContextManager[None]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in (("width", 768), ("layers", 12), ("repeats", 3)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    options = parser.parse_args()
+    options = parse_options(__doc__, width=768, layers=12, repeats=3)
     torch.set_num_threads(1)
     update = Update(options.width, options.layers)
     update()
@@ -66,15 +61,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "step.zarr")
         again = partial(rltrace.record, rerunnable="all", values_limit=LIMIT, force=True)
-        blocks: dict[str, Callable[[], AbstractContextManager[None]]] = {
-            "unrecorded": nullcontext,
-            "recorded by the mode": lambda: rltrace.record(path, engine="mode", force=True),
-            "recorded to be run again": lambda: again(path),
+        blocks = {
+            "unrecorded": lambda: seconds(update, nullcontext()),
+            "recorded by the mode": lambda: seconds(update, rltrace.record(path, engine="mode", force=True)),
+            "recorded to be run again": lambda: seconds(update, again(path)),
         }
-        best = {name: float("inf") for name in blocks}
-        for _ in range(options.repeats):
-            for name, make in blocks.items():
-                best[name] = min(best[name], seconds(update, make()))
+        best = lowest(blocks, options.repeats)
         trace = open_trace(path)
         process = trace.processes[0]
         ops = op_sequence(process)
@@ -88,7 +80,7 @@ def main() -> None:
         taken = take_out(process, SequenceRun(process), ops, wanted)
         taken_out = time.perf_counter() - begin
         of_layer = sum({id(data): len(data) for op in taken for data in op.call.contents.values()}.values())
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        size, _ = folder_size(path)
     native = best["unrecorded"]
     print(f"{machine()}; {held / 1e6:.0f} million parameters, {len(ops):,} ops with allocations\n")
     rows = [[name, f"{taken:.2f}", f"{taken / native:.2f}"] for name, taken in best.items()]

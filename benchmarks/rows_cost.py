@@ -9,15 +9,15 @@ machine shows less (what the thread behind it writes and compresses is not in it
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import machine, table
+from measure import lowest, machine, parse_options, table
 from torch import nn
 
 import rltrace
@@ -87,13 +87,11 @@ def seconds(program: Callable[[], None], path: Path, options: dict[str, Any]) ->
 
 def measure(program: Callable[[], None], folder: Path, repeats: int) -> str:
     """A table of all arms."""
-    best = dict.fromkeys(ARMS, float("inf"))
-    for _ in range(repeats):
-        for i, (name, options) in enumerate(ARMS.items()):
-            best[name] = min(best[name], seconds(program, folder / f"{i}.zarr", options))
+    paths = {name: folder / f"{i}.zarr" for i, name in enumerate(ARMS)}
+    best = lowest({name: partial(seconds, program, path, ARMS[name]) for name, path in paths.items()}, repeats)
     rows = []
-    for i, name in enumerate(ARMS):
-        trace = open_trace(folder / f"{i}.zarr")
+    for name, path in paths.items():
+        trace = open_trace(path)
         [process] = trace.processes
         kept, ops = process.activations, process.after_op
         counts = [f"{number:,}" if kept else "" for number in (kept.tensor_count, kept.digest_count)]
@@ -118,14 +116,12 @@ def one_row() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+    options = parse_options(__doc__, repeats=5)
     torch.set_num_threads(1)
     print(machine())
     for name, program in PROGRAMS.items():
         with tempfile.TemporaryDirectory() as folder:
-            print(f"\n### {name}\n\n{measure(program, Path(folder), repeats)}")
+            print(f"\n### {name}\n\n{measure(program, Path(folder), options.repeats)}")
     print(f"\n### The digests alone\n\n{one_row()}")
 
 

@@ -22,8 +22,8 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from diff_speed import BATCH, STEP, Edit, compare, entries, numbered, record, rows_at, template
-from measure import machine, table
+from diff_speed import BATCH, STEP, Edit, compare, entries, numbered, opened, record, rows_at, template
+from measure import fresh_folder, machine, table
 from numpy.typing import NDArray
 
 from rltrace import diff
@@ -31,7 +31,7 @@ from rltrace.live_diff.follower import Follower
 from rltrace.trace.format.arrays import ArraySpec
 from rltrace.trace.format.files import FileRequest, Folder, TraceStore
 from rltrace.trace.format.journal import JournalWriter
-from rltrace.trace.format.root import JOURNAL, PROCESSES, create_trace, end_launch
+from rltrace.trace.format.root import JOURNAL, PROCESSES, end_launch
 from rltrace.trace.format.row_hashes import Chains, Digests, StepDigests
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.read import reader
@@ -112,10 +112,8 @@ class LinkingWriter(ProcessWriter):
 
 def write(path: Path, ops: int, edit: Edit) -> Path:
     """One trace of about ``ops`` ops."""
-    create_trace(path, {"command": ["python", "train.py"], "options": {"level": "op"}})
-    writer = LinkingWriter.open(path, {"name": "rank0/main"})
+    writer = opened(path, LinkingWriter)
     assert isinstance(writer, LinkingWriter)
-    writer.facts("op", "benchmark", {"cpu.capability": "AVX2"})
     stream = writer.stream("rank0/main")
     total, batch = ops // STEP, template(BATCH)
     at = int(DIFFERENCE * total)
@@ -303,14 +301,11 @@ def main() -> None:
     parser.add_argument("--ops", type=int, nargs="+", default=[10_000_000, 100_000_000, 1_000_000_000])
     parser.add_argument("--folder", type=Path, default=Path("bench-out"))
     options = parser.parse_args()
-    folder = options.folder / "scale"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     found = []
-    for ops in options.ops:
-        found.append(measure(ops, folder))
-        print(lines(found[-1]), file=sys.stderr)
-    shutil.rmtree(folder)
+    with fresh_folder(options.folder / "scale") as folder:
+        for ops in options.ops:
+            found.append(measure(ops, folder))
+            print(lines(found[-1]), file=sys.stderr)
     print(f"{machine()}\n")
     print(table(HEADER, [lines(each) for each in found]))
     print(f"\n{RANKS:,} ranks of {found[-1].ops:,} ops:\n")

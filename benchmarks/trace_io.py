@@ -8,8 +8,6 @@ and reads them back: real rows, no training in the way.
 
 from __future__ import annotations
 
-import argparse
-import shutil
 import sys
 import tempfile
 import time
@@ -18,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from measure import PROGRAMS, RLTRACE, folder_size, machine, run, table
+from measure import PROGRAMS, RLTRACE, folder_size, machine, parse_options, run, table
 
 from rltrace.extensions.archive.verify import verify
 from rltrace.trace.format.root import create_trace
@@ -105,14 +103,9 @@ def report(folder: Path, segments: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--segments", type=int, default=16)
-    options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="rltrace-bench-"))
-    try:
-        print(report(folder, options.segments))
-    finally:
-        shutil.rmtree(folder)
+    options = parse_options(__doc__, segments=16)
+    with tempfile.TemporaryDirectory(prefix="rltrace-bench-") as folder:
+        print(report(Path(folder), options.segments))
 
 
 if __name__ == "__main__":

@@ -9,16 +9,16 @@ less (what the thread behind it writes and compresses is not in it). Prints Mark
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import machine, table
+from measure import lowest, machine, parse_options, table
 
 import rltrace
 from rltrace.recorder.base.options import RecordOptions
@@ -30,7 +30,6 @@ from rltrace.trace.read.reader import open_trace
 
 OTHER = "replayed, everything injected, of another seed: a lockstep that replaces what the seed made"
 Block = Callable[[Path], AbstractContextManager[Any]]
-
 
 STEPS = (0, 1 << 20)
 """A window that holds everything."""
@@ -80,9 +79,7 @@ def seconds(block: AbstractContextManager[Any], seed: int = 0) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    repeats = parser.parse_args().repeats
+    options = parse_options(__doc__, repeats=7)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         source, read = Path(folder, "a.zarr"), Path(folder, "read.zarr")
@@ -106,10 +103,11 @@ def main() -> None:
                 read, "all", path, origins=True
             ),
         }
-        best = dict.fromkeys(blocks, float("inf"))
-        for _ in range(repeats):
-            for name, make in blocks.items():
-                best[name] = min(best[name], seconds(make(Path(folder, "b.zarr")), seed=int(name == OTHER)))
+
+        def arm(name: str) -> float:
+            return seconds(blocks[name](Path(folder, "b.zarr")), seed=int(name == OTHER))
+
+        best = lowest({name: partial(arm, name) for name in blocks}, options.repeats)
         process = open_trace(source).processes[0]
         ops = process.after_op
         plain = best["recorded"]

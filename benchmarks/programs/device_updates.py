@@ -4,15 +4,13 @@ Writes to ``$BENCH_REPORT``: seconds of one update (the last COUNT of them, the 
 device, and the sum of the parameters' bytes.
 """
 
-import json
-import os
 import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import torch
+from reporting import sum_of, write_report
 from torch import nn
 from torch.nn import functional
 
@@ -120,10 +118,5 @@ for _ in range(int(sys.argv[2])):
     update()
 wait()
 seconds = (time.perf_counter() - begin) / int(sys.argv[2])
-weights = torch.cat([p.detach().flatten() for p in net.parameters()]).cpu()
-report = {
-    "update": seconds,
-    "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "the CPU: no GPU is here",
-    "weights": int(weights.numpy().view("uint32").astype("uint64").sum()),
-}
-Path(os.environ["BENCH_REPORT"]).write_text(json.dumps(report))
+device = torch.cuda.get_device_name() if DEVICE == "cuda" else "the CPU: no GPU is here"
+write_report(update=seconds, device=device, weights=sum_of(net.parameters()))

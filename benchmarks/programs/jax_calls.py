@@ -5,17 +5,15 @@ Writes to ``$BENCH_REPORT``, by case, wall and processor µs a call of each bloc
 result, then of one that waits for the last only; blocks of the two by turns.
 """
 
-import json
-import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from reporting import write_report
 
 T = TypeVar("T")
 
@@ -91,4 +89,4 @@ report = {}
 for name, (number, call) in cases.items():
     block(call, number, True)
     report[name] = [(*block(call, number, True), *block(call, number, False)) for _ in range(blocks)]
-Path(os.environ["BENCH_REPORT"]).write_text(json.dumps(report))
+write_report(**report)

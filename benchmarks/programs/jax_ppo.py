@@ -5,8 +5,6 @@ RUNS runs after that, and the digest of everything that the last one returned.
 """
 
 import hashlib
-import json
-import os
 import runpy
 import sys
 import time
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from reporting import write_report
 
 updates, runs = int(sys.argv[1]), int(sys.argv[2])
 EXAMPLE = Path(__file__).parents[2] / "examples" / "purejax_ppo.py"
@@ -43,5 +42,4 @@ key = jax.random.key(1)
 later = [timed(training) for _ in range(runs)]
 arrays = [a for a in jax.tree.leaves(found["returned"]) if not jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key)]
 returned = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
-report = {"first": first, "later": later, "returned": returned}
-Path(os.environ["BENCH_REPORT"]).write_text(json.dumps(report))
+write_report(first=first, later=later, returned=returned)

@@ -4,14 +4,12 @@ Writes to ``$BENCH_REPORT``: seconds of ``learn()``, processor time of its threa
 and the weights' sum of bytes. With ``$BENCH_LOG_LINE`` it runs one op more, which changes nothing.
 """
 
-import json
 import os
 import sys
 import time
-from pathlib import Path
 
 import torch
-from process_memory import peak_mib
+from reporting import peak_mib, sum_of, write_report
 from stable_baselines3 import PPO
 
 agent = PPO("MlpPolicy", "CartPole-v1", n_steps=512, seed=1, device="cpu")
@@ -20,12 +18,4 @@ if "BENCH_LOG_LINE" in os.environ:
 begin, began = time.perf_counter(), time.thread_time()
 agent.learn(int(sys.argv[1]))
 seconds, busy = time.perf_counter() - begin, time.thread_time() - began
-
-weights = torch.cat([p.detach().flatten() for p in agent.policy.parameters()])
-report = {
-    "learn": seconds,
-    "learn_cpu": busy,
-    "peak_mib": peak_mib(),
-    "weights": int(weights.numpy().view("uint32").astype("uint64").sum()),
-}
-Path(os.environ["BENCH_REPORT"]).write_text(json.dumps(report))
+write_report(learn=seconds, learn_cpu=busy, peak_mib=peak_mib(), weights=sum_of(agent.policy.parameters()))

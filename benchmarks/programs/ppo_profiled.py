@@ -6,14 +6,13 @@ records.
 """
 
 import json
-import os
 import sys
 import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from process_memory import peak_mib
+from reporting import peak_mib, write_report
 from stable_baselines3 import PPO
 
 import rltrace
@@ -48,15 +47,14 @@ with tempfile.TemporaryDirectory() as folder:
         thread, process = time.thread_time() - thread, time.process_time() - process
     told = open_trace(trace).processes[0]
     records = [record for record in told.journal.records if record["type"] == "launches"]
-    report = {
-        "thread": thread,
-        "process": process,
-        "memory": memory,
-        "peak_mib": peak_mib(),
-        "rows": told.after_op,
-        "known": told.launches.rows,
-        "unknown": [list(entry) for entry in told.launches.unknown],
-        "cycles": len(records),
-        "bytes": sum(len(json.dumps(record)) for record in records),
-    }
-Path(os.environ["BENCH_REPORT"]).write_text(json.dumps(report))
+    write_report(
+        thread=thread,
+        process=process,
+        memory=memory,
+        peak_mib=peak_mib(),
+        rows=told.after_op,
+        known=told.launches.rows,
+        unknown=[list(entry) for entry in told.launches.unknown],
+        cycles=len(records),
+        bytes=sum(len(json.dumps(record)) for record in records),
+    )

@@ -4,16 +4,14 @@ Writes to ``$BENCH_REPORT`` how long a message takes, in µs of wall-clock and o
 a few numbers, as of an environment's step, and an array of 1 MiB.
 """
 
-import json
 import multiprocessing
-import os
 import sys
 import time
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import numpy as np
 import torch
+from reporting import write_report
 
 SENT = {"small": (17, 1.0, False, [0.1, 0.2, 0.3, 0.4]), "1 MiB": np.zeros(1 << 18, np.float32)}
 
@@ -48,7 +46,7 @@ def main(count: int) -> None:
         child.join()
         report[name] = 1e6 * seconds / (2 * trips)
         report[f"{name}, processor"] = 1e6 * busy / (2 * trips)
-    Path(os.environ["BENCH_REPORT"]).write_text(json.dumps(report))
+    write_report(**report)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,12 @@ updates whose tensors are of 1 MiB. ``cnn``: Stable-Baselines3 PPO with a convol
 Writes what ``ppo_cartpole.py`` writes.
 """
 
-import json
-import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from process_memory import peak_mib
+from reporting import peak_mib, sum_of, write_report
 from torch import nn
 from torch.nn import functional
 
@@ -127,11 +124,10 @@ def cnn() -> tuple[Callable[[], object], nn.Module]:
 learn, model = {"grpo": grpo, "mlp": mlp, "cnn": cnn}[sys.argv[1]]()
 begin, began = time.perf_counter(), time.thread_time()
 learn()
-report = {
-    "learn": time.perf_counter() - begin,
-    "learn_cpu": time.thread_time() - began,
-    "peak_mib": peak_mib(),
-    "parameters": sum(p.numel() for p in model.parameters()),
-    "weights": sum(int(p.detach().numpy().view("uint32").astype("uint64").sum()) for p in model.parameters()),
-}
-Path(os.environ["BENCH_REPORT"]).write_text(json.dumps(report))
+write_report(
+    learn=time.perf_counter() - begin,
+    learn_cpu=time.thread_time() - began,
+    peak_mib=peak_mib(),
+    parameters=sum(p.numel() for p in model.parameters()),
+    weights=sum_of(model.parameters()),
+)
