@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from rltrace.fingerprint.libraries import is_on, xla_flags
 
@@ -43,6 +44,8 @@ class Obstacle:
     """Its cost; empty: negligible."""
 
 
+_here, _elsewhere = partial(Obstacle, Scope.HERE), partial(Obstacle, Scope.ELSEWHERE)
+
 Rule = Callable[[Facts], Iterator[Obstacle]]
 
 
@@ -54,8 +57,7 @@ def obstacles(facts: Facts) -> tuple[Obstacle, ...]:
 
 def _hashes(facts: Facts) -> Iterator[Obstacle]:
     if facts.get("python.hash_randomization"):
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             "PYTHONHASHSEED is not set",
             "sets of strings have another order in every run: code that iterates over one runs its ops, or draws, "
             "in another order",
@@ -67,8 +69,7 @@ def _threads(facts: Facts) -> Iterator[Obstacle]:
     count = facts.get("torch.threads")
     deterministic = facts.get("flag.deterministic_algorithms")
     if isinstance(count, int) and count > 1 and deterministic is False:
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             f"{count} threads, and deterministic algorithms are off",
             "some ops sum in the order in which their threads arrive: index_put_(accumulate=True), the gradient of "
             "x[index]; rltrace record --repeat names those of a run",
@@ -76,16 +77,14 @@ def _threads(facts: Facts) -> Iterator[Obstacle]:
             "these ops are slower, those without a deterministic form raise an error; one thread slows all large ops",
         )
     if isinstance(count, int) and count > 1 and _chooses_in_first_call(facts.get("torch.mkl")):
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             "MKL chooses the code of a vector function in its first call",
             "threads that make this call at once may get values of low precision from tanh, exp, sqrt and the like "
             "(pytorch#188792)",
             "torch.tanh(torch.zeros(1)) before other calls of tanh, and so for the others; or OMP_NUM_THREADS=1",
         )
     if isinstance(count, int) and "env.OMP_NUM_THREADS" not in facts:
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             f"the number of threads ({count}) follows from the number of cores",
             "sums are split among threads: with another number of them batch norm, products and convolutions differ "
             "in their last bits",
@@ -102,8 +101,7 @@ def _chooses_in_first_call(mkl: Fact) -> bool:
 def _cpu_kernels(facts: Facts) -> Iterator[Obstacle]:
     capability = facts.get("cpu.capability")
     if isinstance(capability, str) and "env.ATEN_CPU_CAPABILITY" not in facts:
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             f"ATen's kernels are chosen by the processor: {capability} here",
             "another instruction set has other vector widths: softmax, layer norm, sigmoid, pow, Adam and random "
             "numbers get other bits",
@@ -111,8 +109,7 @@ def _cpu_kernels(facts: Facts) -> Iterator[Obstacle]:
             "slower where the processor supports more",
         )
     if facts.get("torch.mkl") and "env.MKL_CBWR" not in facts:
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             "MKL chooses its code path by the processor (MKL_CBWR is not set)",
             "products, exp, tanh, sqrt and decompositions get other bits on another processor, whatever "
             "ATEN_CPU_CAPABILITY is",
@@ -120,8 +117,7 @@ def _cpu_kernels(facts: Facts) -> Iterator[Obstacle]:
             "slower products; COMPATIBLE much slower",
         )
     if facts.get("torch.onednn") and not {"env.ONEDNN_MAX_CPU_ISA", "env.DNNL_MAX_CPU_ISA"} & facts.keys():
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             "oneDNN chooses its kernels by the processor (ONEDNN_MAX_CPU_ISA is not set)",
             "convolutions, gelu, recurrent layers and products in bfloat16 get other bits on another processor",
             "ONEDNN_MAX_CPU_ISA=AVX2 on every machine",
@@ -134,8 +130,7 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
         return
     deterministic = facts.get("flag.deterministic_algorithms")
     if deterministic is False:
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             "deterministic algorithms are off",
             "scatter_add, index_add, many backward passes and some reductions sum with atomic operations, in any "
             "order; kernels of compiled code are chosen by timing them",
@@ -144,24 +139,21 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
             "these ops are slower; ops without a deterministic form raise an error",
         )
     if deterministic and "env.CUBLAS_WORKSPACE_CONFIG" not in facts and _wants_workspace(facts):
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             "CUBLAS_WORKSPACE_CONFIG is not set",
             "cuBLAS may choose another algorithm where several streams share its workspace",
             "CUBLAS_WORKSPACE_CONFIG=:4096:8",
             "24 MiB of device memory",
         )
     if facts.get("flag.cudnn.benchmark"):
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             "cuDNN's benchmark is on",
             "it times several algorithms and takes the fastest, which may be another one in the next run",
             "torch.backends.cudnn.benchmark = False",
             "convolutions may be slower",
         )
     if facts.get("flag.cudnn.deterministic") is False and not deterministic:
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             "cuDNN may use nondeterministic algorithms",
             "some of its backward convolutions sum with atomic operations",
             "torch.backends.cudnn.deterministic = True",
@@ -170,15 +162,13 @@ def _cuda(facts: Facts) -> Iterator[Obstacle]:
     yield from _autotuning(facts)
     yield from _precision(facts)
     if str(facts.get("env.WORLD_SIZE", "1")) != "1" and not {"env.NCCL_ALGO", "env.NCCL_PROTO"} <= facts.keys():
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             "NCCL chooses its reduction order by the machine (NCCL_ALGO and NCCL_PROTO are not set)",
             "rings and trees sum over ranks in other orders, and the choice depends on how GPUs are connected",
             "NCCL_ALGO=Ring and NCCL_PROTO=Simple on every machine, with as many GPUs",
             "collectives may be slower",
         )
-    yield Obstacle(
-        Scope.ELSEWHERE,
+    yield _elsewhere(
         f"kernels are chosen for this GPU ({facts['cuda.devices']}), cuDNN {facts.get('cuda.cudnn')} and cuBLAS of CUDA"
         f" {facts.get('torch.cuda')}",
         "another GPU, or another version of a library, has other kernels, tile sizes and summation orders; no "
@@ -198,16 +188,14 @@ def _wants_workspace(facts: Facts) -> bool:
 def _autotuning(facts: Facts) -> Iterator[Obstacle]:
     """Settings that measure several kernels and take the fastest, besides cuDNN."""
     if str(facts.get("env.PYTORCH_TUNABLEOP_ENABLED", "0")) == "1":
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             "TunableOp is on",
             "it times the products' kernels and takes the fastest, which may be another one in the next run",
             "PYTORCH_TUNABLEOP_ENABLED=0, or PYTORCH_TUNABLEOP_TUNING=0 with a file of results that all runs read",
             "products may be slower",
         )
     if str(facts.get("env.TORCHINDUCTOR_MAX_AUTOTUNE", "0")) == "1":
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             "Inductor's max-autotune is on",
             "compiled code uses the kernel that was fastest at compile time, which may be another one in the next "
             "compilation",
@@ -226,16 +214,14 @@ _TF32 = {
 def _precision(facts: Facts) -> Iterator[Obstacle]:
     allowed = [what for what, names in _TF32.items() if any(facts.get(name) in (True, "tf32") for name in names)]
     if allowed and facts.get("env.NVIDIA_TF32_OVERRIDE") != "0":
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             f"TF32 is allowed ({' and '.join(allowed)})",
             "GPUs that have it round inputs to 10 bits, others do not",
             "torch.backends.cuda.matmul.allow_tf32 = False; torch.backends.cudnn.allow_tf32 = False",
             "products and convolutions in float32 are several times slower",
         )
     if facts.get("flag.cuda.matmul.fp16_accumulation") is True:
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             "products in float16 may be summed in float16 throughout",
             "only some kinds of GPU have such kernels, and the rounding depends on the order of summation",
             "torch.backends.cuda.matmul.allow_fp16_accumulation = False",
@@ -243,8 +229,7 @@ def _precision(facts: Facts) -> Iterator[Obstacle]:
         )
     for kind in ("fp16", "bf16"):
         if facts.get(f"flag.cuda.matmul.{kind}_reduced") is True:
-            yield Obstacle(
-                Scope.ELSEWHERE,
+            yield _elsewhere(
                 f"products in {kind} may be summed in {kind}",
                 "which products do depends on the kernel that cuBLAS chooses for shape and GPU",
                 f"torch.backends.cuda.matmul.allow_{kind}_reduced_precision_reduction = False",
@@ -255,8 +240,7 @@ def _precision(facts: Facts) -> Iterator[Obstacle]:
 def _products_on_cpu(facts: Facts) -> Iterator[Obstacle]:
     precision = facts.get("flag.matmul_precision")
     if precision == "medium" and facts.get("torch.onednn"):
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             "products in float32 may be computed in bfloat16 (float32_matmul_precision is medium)",
             "oneDNN does so on processors that have instructions for it, others compute in float32",
             "torch.set_float32_matmul_precision('highest')",
@@ -266,8 +250,7 @@ def _products_on_cpu(facts: Facts) -> Iterator[Obstacle]:
 
 def _memory(facts: Facts) -> Iterator[Obstacle]:
     if facts.get("flag.deterministic_algorithms") is False and facts.get("flag.fill_uninitialized_memory") is True:
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             "torch.empty returns uninitialised memory",
             "a program that reads it before writing computes with arbitrary values",
             "torch.use_deterministic_algorithms(True) fills it; rltrace diff names such reads as uninitialised",
@@ -280,8 +263,7 @@ def _xla_on_cpu(facts: Facts) -> Iterator[Obstacle]:
     if facts.get("jax.platform") != "cpu" or flags is None:
         return
     if "xla_cpu_max_isa" not in flags:
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             "XLA compiles for the instructions of this processor (xla_cpu_max_isa is not set)",
             "without fused multiplication, say, tanh, exp, gelu and random numbers from a normal distribution get "
             "other bits",
@@ -290,16 +272,14 @@ def _xla_on_cpu(facts: Facts) -> Iterator[Obstacle]:
         )
     cores = facts.get("host.cores_allowed") or facts.get("host.cores")
     if cores is not None and "env.NPROC" not in facts:
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             f"XLA has a thread for each core ({cores})",
             "sums of large arrays, and products with few results, are split among threads: on one core they get "
             "other bits than on two",
             f"as many cores for every run: taskset -c 0-{int(cores) - 1}" if int(cores) > 1 else "taskset -c 0",
         )
     if is_on(flags, "xla_cpu_enable_fast_math"):
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             "fast math is on (xla_cpu_enable_fast_math)",
             "the compiler may reorder sums, as suits the processor and its own version",
             "no --xla_cpu_enable_fast_math in XLA_FLAGS",
@@ -313,8 +293,7 @@ def _xla_on_gpu(facts: Facts) -> Iterator[Obstacle]:
         return
     deterministic = is_on(flags, "xla_gpu_deterministic_ops")
     if not deterministic and not is_on(flags, "xla_gpu_exclude_nondeterministic_ops"):
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             "XLA may use nondeterministic kernels",
             "scatter and select-and-scatter sum with atomic operations, in any order, and such kernels may be chosen "
             "for products, convolutions and attention",
@@ -324,8 +303,7 @@ def _xla_on_gpu(facts: Facts) -> Iterator[Obstacle]:
         )
     is_tuned = flags.get("xla_gpu_autotune_level") != "0" and not deterministic
     if is_tuned and not flags.get("xla_gpu_load_autotune_results_from"):
-        yield Obstacle(
-            Scope.HERE,
+        yield _here(
             "XLA times several kernels and takes the fastest",
             "another one may be the fastest when the program is compiled again",
             "one run with XLA_FLAGS=--xla_gpu_dump_autotune_results_to=FILE.txt, all others with "
@@ -336,15 +314,13 @@ def _xla_on_gpu(facts: Facts) -> Iterator[Obstacle]:
     precision = str(facts.get("jax.default_matmul_precision"))
     allowed = precision in _JAX_TF32 or precision.startswith("TF32")
     if allowed and facts.get("env.NVIDIA_TF32_OVERRIDE") != "0":
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             "products and convolutions in float32 may be computed in TF32",
             "GPUs that have it round inputs to 10 bits, others do not",
             "JAX_DEFAULT_MATMUL_PRECISION=highest",
             "products and convolutions in float32 are several times slower",
         )
-    yield Obstacle(
-        Scope.ELSEWHERE,
+    yield _elsewhere(
         f"kernels are compiled and chosen for this GPU ({facts.get('jax.devices')}) by jaxlib "
         f"{facts.get('jax.jaxlib')}",
         "another GPU, or another version of jaxlib, CUDA or cuDNN, has other kernels, fusions and summation orders; "
@@ -360,23 +336,20 @@ _JAX_TF32 = ("None", "default", "fastest", "high", "tensorfloat32")
 def _jax_settings(facts: Facts) -> Iterator[Obstacle]:
     generator = facts.get("jax.default_prng_impl")
     if generator in ("rbg", "unsafe_rbg"):
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             f"random numbers come from XLA's generator ({generator})",
             "on another platform (a CPU, a GPU, a TPU) it draws other numbers from the same key",
             "JAX_DEFAULT_PRNG_IMPL=threefry2x32",
             "random numbers take longer on a TPU",
         )
     if facts.get("jax.threefry_partitionable") is False:
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             "jax_threefry_partitionable is off",
             "with it, the default from JAX 0.5 on, the same key gives other random numbers",
             "JAX_THREEFRY_PARTITIONABLE=true for every run",
         )
     if facts.get("jax.compilation_cache"):
-        yield Obstacle(
-            Scope.ELSEWHERE,
+        yield _elsewhere(
             "compiled programs are taken from a cache (jax_compilation_cache_dir)",
             "what is in it was compiled earlier, perhaps on another machine, on a GPU with the kernels that were the "
             "fastest then: a run with another cache, or with none, may have others",

@@ -96,13 +96,11 @@ def _kernel_selection(known: KnownFacts) -> Iterator[Fact]:
 
 
 def _obstacles(scope: Scope, obstacles: Sequence[Obstacle]) -> Section:
-    parts = tuple(_obstacle(obstacle) for obstacle in obstacles if obstacle.scope is scope)
-    return Section(scope, TITLES[scope], () if parts else ("None known.",), parts=parts, limit=ALL)
-
-
-def _obstacle(obstacle: Obstacle) -> Section:
-    facts = (Fact("set", obstacle.how), Fact("cost", obstacle.cost))
-    return Section("", obstacle.what, sentences(obstacle.why), facts if obstacle.cost else facts[:1])
+    parts = []
+    for one in (obstacle for obstacle in obstacles if obstacle.scope is scope):
+        facts = (Fact("set", one.how), Fact("cost", one.cost))
+        parts.append(Section("", one.what, sentences(one.why), facts if one.cost else facts[:1]))
+    return Section(scope, TITLES[scope], () if parts else ("None known.",), parts=tuple(parts), limit=ALL)
 
 
 def _recording(found: DoctorReport) -> Iterator[Fact]:
