@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,14 +21,6 @@ from rltrace.commands._option_types import (
 )
 from rltrace.commands.console import ExitCode, check_output, emit_report
 from rltrace.errors import UsageError
-
-if TYPE_CHECKING:
-    from rltrace.extensions.parity.compare import Compared, ParityOptions
-    from rltrace.extensions.parity.impact.summary import Effects
-    from rltrace.extensions.parity.inputs import TraceArgument
-    from rltrace.extensions.parity.report.compare import ParityReport
-    from rltrace.extensions.parity.requirements import Requirement
-
 
 STATE = "State, of one model under two shardings"
 """The group of what --state alone takes."""
@@ -68,6 +60,7 @@ def check_state_options() -> bool:
 
 def compare_state(arguments: StateArguments) -> int:
     """Compare, print or write the report, and return the exit status."""
+    from rltrace.diff.metrics.distances import FLOATS
     from rltrace.extensions.parity.report.state import state_document
     from rltrace.extensions.parity.state import SUMMANDS, StateOptions, StateVerdict, compare_states
 
@@ -77,7 +70,8 @@ def compare_state(arguments: StateArguments) -> int:
     if any(text.strip() != "bitwise" for text in arguments.required):
         raise UsageError("compare --state takes --require bitwise only; without it, what is explained is no failure")
     precision = arguments.precision or ""
-    _check_precision(precision)
+    if precision and precision not in FLOATS:
+        raise UsageError(f"--precision {precision}: give one of {', '.join(FLOATS)}")
     a, b = (_source(path) for path in arguments.traces)
     reference = None if arguments.reference is None else _source(arguments.reference)
     options = StateOptions(arguments.summands or SUMMANDS, precision, _mapped(arguments.map_file, a, b))
@@ -94,13 +88,6 @@ def _source(text: str) -> Any:
     from rltrace.trace.read.reader import open_trace
 
     return StateSource(text, read_states(open_trace(text), text))
-
-
-def _check_precision(precision: str) -> None:
-    from rltrace.diff.metrics.distances import FLOATS
-
-    if precision and precision not in FLOATS:
-        raise UsageError(f"--precision {precision}: give one of {', '.join(FLOATS)}")
 
 
 def _mapped(map_file: Path | None, a: Any, b: Any) -> Mapping[str, str]:
@@ -153,59 +140,33 @@ def command(arguments: CompareArguments) -> int:
         if output is not None:
             check_output(output, arguments.force)
         return compare_state(arguments)
-    from rltrace.extensions.parity.compare import compare
+    from rltrace.extensions.parity.compare import ParityOptions, advise, compare
     from rltrace.extensions.parity.impact.summary import effects_of
-    from rltrace.extensions.parity.inputs import open_ranges
-    from rltrace.extensions.parity.report.compare import parity_document
-    from rltrace.extensions.parity.requirements import parse_requirement
+    from rltrace.extensions.parity.inputs import open_ranges, parse_given
+    from rltrace.extensions.parity.model import RowsBy
+    from rltrace.extensions.parity.module_names import read_map
+    from rltrace.extensions.parity.report.compare import ParityReport, parity_document
+    from rltrace.extensions.parity.requirements import agrees, judge, parse_requirement
+    from rltrace.trace.read.reader import open_trace
 
-    traces = _trace_arguments(arguments.traces, arguments.only_a, arguments.only_b)
+    if len(arguments.traces) > 2:
+        raise UsageError(f"compare takes one trace or two, not {len(arguments.traces)}")
+    a = parse_given(arguments.traces[0], arguments.only_a, "a")
+    b = parse_given(arguments.traces[-1], arguments.only_b, "b")
     requirements = [parse_requirement(text) for text in arguments.required]
-    options = _parity_options(arguments.map_file, arguments.rows_by, arguments.pad)
+    lines = () if arguments.map_file is None else read_map(arguments.map_file)
+    rows_by = None if arguments.rows_by is None else RowsBy(arguments.rows_by)
     if output is not None:
         check_output(output, arguments.force)
-    ranges = open_ranges(*traces)
-    compared = compare(*ranges, options)
+    options = ParityOptions(rows_by, arguments.pad, lines, str(arguments.map_file or ""))
+    compared = compare(*open_ranges(a, b), options)
     effects = effects_of(compared, arguments.logprobs, arguments.routing)
-    report = _judged(compared, effects, traces, requirements)
+    opened = open_trace(a.path)
+    other = opened if a.path == b.path else open_trace(b.path)
+    parity = replace(compared.parity, advice=advise(compared.parity, opened, other))
+    required = judge(requirements, parity, effects.gap)
+    report = ParityReport(agrees(required, parity), required, parity, effects)
     emit_report(arguments.form, report, lambda: parity_document(report), arguments.color, output)
     if report.agrees is None:
         return ExitCode.UNDECIDED
     return ExitCode.IDENTICAL if report.agrees else ExitCode.DIVERGED
-
-
-def _trace_arguments(
-    traces: tuple[str, ...], only_a: tuple[str, ...], only_b: tuple[str, ...]
-) -> tuple[TraceArgument, TraceArgument]:
-    from rltrace.extensions.parity.inputs import parse_given
-
-    if len(traces) > 2:
-        raise UsageError(f"compare takes one trace or two, not {len(traces)}")
-    return parse_given(traces[0], only_a, "a"), parse_given(traces[-1], only_b, "b")
-
-
-def _parity_options(map_file: Path | None, rows_by: str | None, pad: int | None) -> ParityOptions:
-    from rltrace.extensions.parity.compare import ParityOptions
-    from rltrace.extensions.parity.model import RowsBy
-    from rltrace.extensions.parity.module_names import read_map
-
-    lines = () if map_file is None else read_map(map_file)
-    return ParityOptions(None if rows_by is None else RowsBy(rows_by), pad, lines, str(map_file or ""))
-
-
-def _judged(
-    compared: Compared,
-    effects: Effects,
-    traces: tuple[TraceArgument, TraceArgument],
-    requirements: Sequence[Requirement],
-) -> ParityReport:
-    from rltrace.extensions.parity.compare import advise
-    from rltrace.extensions.parity.report.compare import ParityReport
-    from rltrace.extensions.parity.requirements import agrees, judge
-    from rltrace.trace.read.reader import open_trace
-
-    opened = open_trace(traces[0].path)
-    other = opened if traces[1].path == traces[0].path else open_trace(traces[1].path)
-    parity = replace(compared.parity, advice=advise(compared.parity, opened, other))
-    required = judge(requirements, parity, effects.gap)
-    return ParityReport(agrees(required, parity), required, parity, effects)
