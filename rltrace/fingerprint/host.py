@@ -103,6 +103,7 @@ ACTING = (
 )
 """Prefixes of variables that choose kernels."""
 
+
 _ISA_FLAGS = ("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
 
 
@@ -150,6 +151,12 @@ def named_variables(names: Iterable[str]) -> Facts:
     found = {name: first[name] for name in names if name in first and not _is_of_the_place(name)}
     masked = ((name, MASK if value.startswith("/") else masked_value(name, value)) for name, value in found.items())
     return {f"env.{name}": home_as_tilde(value) for name, value in masked}
+
+
+def acting_variables(facts: Mapping[str, object]) -> dict[str, str]:
+    """Of recorded facts, the variables that choose kernels, by name."""
+    named = {name.removeprefix("env."): value for name, value in sorted(facts.items()) if name.startswith("env.")}
+    return {name: str(value) for name, value in named.items() if name.startswith(ACTING) and value is not None}
 
 
 def _is_of_the_place(name: str) -> bool:

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 
 from rltrace.errors import RecordError, UsageError
-from rltrace.fingerprint.host import ACTING
+from rltrace.fingerprint.host import ACTING, acting_variables
 from rltrace.trace.format.location import local_folder
 from rltrace.trace.format.root import RUNNING, add_to_launch
 from rltrace.trace.kernels.library_reports import ReportedCall, library_reports_record
@@ -82,7 +82,8 @@ def _groups(trace: Trace) -> list[list[int]]:
     groups: dict[tuple[Any, ...], list[int]] = {}
     for process in trace.processes:
         if process.after_op:
-            settings = (*sorted(_variables(process).items()), *_flags(process))
+            flags = sorted((name, str(value)) for name, value in process.facts.items() if name.startswith("flag."))
+            settings = (*acting_variables(process.facts).items(), *flags)
             groups.setdefault(settings, []).append(_number(process))
     return list(groups.values())
 
@@ -91,20 +92,10 @@ def _number(process: ProcessTrace) -> int:
     return int(process.base.rpartition("/")[2])
 
 
-def _variables(process: ProcessTrace) -> dict[str, str]:
-    """The recorded variables that choose kernels."""
-    named = {name.removeprefix("env."): value for name, value in process.facts.items() if name.startswith("env.")}
-    return {name: str(value) for name, value in named.items() if name.startswith(ACTING) and value is not None}
-
-
-def _flags(process: ProcessTrace) -> list[tuple[str, str]]:
-    return sorted((name, str(value)) for name, value in process.facts.items() if name.startswith("flag."))
-
-
 def _query_group(trace: Trace, numbers: Sequence[int], steps: Window | None, answers: _Answers) -> None:
     process = next(process for process in trace.processes if _number(process) == numbers[0])
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ACTING)}
-    environment |= _variables(process)
+    environment |= acting_variables(process.facts)
     window = None if steps is None else [steps[0], 1 << 62 if steps[1] is None else steps[1]]
     skip: list[str] = []
     end = monotonic() + SECONDS

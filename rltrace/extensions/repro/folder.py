@@ -24,7 +24,7 @@ from rltrace.errors import UsageError
 from rltrace.extensions.repro import repro_main
 from rltrace.extensions.repro.op_sequence import SequenceOp, SequenceRun
 from rltrace.extensions.repro.repro_main import RecordedSide, short_sha256
-from rltrace.fingerprint.host import ACTING
+from rltrace.fingerprint.host import acting_variables
 from rltrace.rerun import runner, torch_flags
 from rltrace.rerun.recorded_op import REGISTERED_BY, RecordedOp, settings_of
 from rltrace.rerun.runner import TensorSpec, logical_bytes
@@ -266,10 +266,9 @@ def side_of(
     """The settings of a row's op, and of its process."""
     facts = process.facts
     threads = process.words.evidence(int(rows.columns[0, Column.KERNEL])).get("threads")
-    named = {name.removeprefix("env."): value for name, value in facts.items() if name.startswith("env.")}
     return RecordedSide(
         threads if isinstance(threads, int) else None,
-        {name: str(value) for name, value in sorted(named.items()) if name.startswith(ACTING) and value is not None},
+        acting_variables(facts),
         changed_switches({**_facts_of_flags(facts), **settings_of(process, rows)}),
         alignments,
         str(facts.get("torch.version") or ""),
