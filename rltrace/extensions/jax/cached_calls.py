@@ -157,7 +157,7 @@ class _Miss:
         if data is None or call is None or data.xla_executable is not call.executable:
             return returned, None, rebuild
         dynamic, arrays = _dynamic(args, self._static), len(call.avals) - len(call.constants)
-        is_flat = len(dynamic) == arrays and all(map(_is_leaf, map(args.__getitem__, dynamic)))
+        is_flat = len(dynamic) == arrays and tree_util.all_leaves([args[place] for place in dynamic])
         places = None if not is_flat else () if arrays == len(args) else dynamic
         tree, count = data.out_pytree_def, len(data.out_avals)
         is_one, is_tuple = (tree == tree_util.tree_structure(each) for each in (0, (0,) * count))
@@ -309,10 +309,6 @@ MISS = _Miss.__call__.__code__
 
 DONOR = _Donor.__call__.__code__
 """Of the frame from which a function is called that donates arrays."""
-
-
-def _is_leaf(argument: Any) -> bool:
-    return bool(tree_util.all_leaves([argument]))
 
 
 def _as_it_is(miss: Callable[..., Any]) -> Callable[..., Any]:
