@@ -236,7 +236,7 @@ class DiffData(DataSource):
     def streams(self) -> list[str]:
         if self._traces is None or self.comparison is None or self.comparison.level != "op":
             return []
-        a, b = (_stream_names(trace) for trace in self._traces)
+        a, b = ({s.name for p in trace.processes for s in p.streams if s.rows} for trace in self._traces)
         shown = self.shown
         return sorted(a & b, key=lambda name: (shown is None or name != shown.stream, name))
 
@@ -313,10 +313,6 @@ class TraceData(DataSource):
     @property
     def is_finished(self) -> bool:
         return self.info is not None
-
-
-def _stream_names(trace: Trace) -> set[str]:
-    return {s.name for p in trace.processes for s in p.streams if s.rows}
 
 
 def _view(trace: Trace, name: str) -> StreamView:

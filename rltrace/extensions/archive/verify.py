@@ -207,7 +207,9 @@ class _Work:
             for place, segment in enumerate(stream.segments):
                 stream.read_ahead(stream.segments[place : place + AHEAD])
                 check.segment(segment)
-                self._advance()
+                self._done += 1
+                if self._progress is not None:
+                    self._progress(self._done, self._total)
             read, proved = read + check.read, proved + check.proved
             self.damage += check.damage
             self.chunks += stream.counter.chunks
@@ -345,11 +347,6 @@ class _Work:
             files += [f for part in process.value_parts for f in (*part.rows.files, *part.files)]
             files += process.activations.files
             yield from (f"{process.base}/{file.key}" for file in files)
-
-    def _advance(self) -> None:
-        self._done += 1
-        if self._progress is not None:
-            self._progress(self._done, self._total)
 
 
 def _is_own(name: str, data: bytes) -> bool:

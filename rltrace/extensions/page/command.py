@@ -83,7 +83,9 @@ def command(arguments: ReportArguments) -> int:
         return ExitCode.IDENTICAL
     write_output(output, text)
     if not arguments.quiet:
-        narrate(_summary(output, text, comparison))
+        from rltrace.report.diff import headline
+
+        narrate(f"{output}: {headline(comparison.verdict)}, {readable_size(len(text.encode()))}")
     return ExitCode.IDENTICAL
 
 
@@ -115,9 +117,3 @@ def _report(arguments: ReportArguments, form: str, progress: Progress | None) ->
     material = gather(a, b, progress, starts)
     outcome = None if saved is None else saved.outcome
     return html_page(material, disclosure, version=own_version(), outcome=outcome), material.comparison
-
-
-def _summary(output: Path, text: str, comparison: Comparison) -> str:
-    from rltrace.report.diff import headline
-
-    return f"{output}: {headline(comparison.verdict)}, {readable_size(len(text.encode()))}"

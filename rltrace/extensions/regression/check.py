@@ -7,7 +7,7 @@ it ends, and its trace is removed at once if it equals an earlier one. Runs are 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -139,15 +139,13 @@ class _Check:
             self._known[a, b] = compare(a, b, CompareOptions(strict=self._plan.strict))
         return self._known[a, b]
 
-    def _compare_all(self, pairs: Sequence[tuple[Location, Location]]) -> Iterator[Comparison]:
-        return (self._compare(a, b) for a, b in pairs)
-
     # --- all of them --------------------------------------------------------------------------------------------------
 
     def _group(self, runs: Sequence[CheckRun]) -> Grouping:
         """Group the distinct runs; others go into the group of the run that they equal."""
         distinct = [place for place, run in enumerate(runs) if run.same_as is None]
-        found = group([path for place in distinct if (path := runs[place].trace)], compare_all=self._compare_all)
+        traces = [path for place in distinct if (path := runs[place].trace)]
+        found = group(traces, compare_all=lambda pairs: (self._compare(a, b) for a, b in pairs))
         places = {run.number: place for place, run in enumerate(runs)}
         twins: dict[int, list[int]] = {place: [place] for place in distinct}
         for place, run in enumerate(runs):

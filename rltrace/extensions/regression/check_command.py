@@ -5,6 +5,7 @@ Owns the options, and the folder of traces and output.
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,8 @@ def require_executable(program: str) -> None:
 
 def output_folder(requested: Path | None, stem: str) -> Path:
     """Make the folder, which must be empty: traces of an earlier check are no runs of this one."""
-    folder = requested if requested is not None else _fresh_folder(stem)
+    fresh = (Path(f"{stem}-check-{number}") for number in itertools.count(1))
+    folder = requested or next(path for path in fresh if not os.path.lexists(path))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         has_entries = bool(os.listdir(folder))  # noqa: PTH208  names are all that is needed
@@ -120,10 +122,3 @@ def output_folder(requested: Path | None, stem: str) -> Path:
     if has_entries:
         raise UsageError(f"{folder} is not empty; choose another name")
     return folder
-
-
-def _fresh_folder(stem: str) -> Path:
-    number = 1
-    while os.path.lexists(f"{stem}-check-{number}"):
-        number += 1
-    return Path(f"{stem}-check-{number}")

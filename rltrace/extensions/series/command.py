@@ -11,7 +11,6 @@ from rltrace.commands.console import ExitCode, emit, emit_json, narrate, use_col
 from rltrace.trace.format.location import Location
 
 if TYPE_CHECKING:
-    from rltrace.diff.metrics.series import Series
     from rltrace.extensions.series.report import PairSeries, TraceSeries
     from rltrace.extensions.series.scalers import Scaler, ScalerDivergence
     from rltrace.trace.read.reader import Trace
@@ -40,7 +39,9 @@ def command(arguments: SeriesArguments) -> int:
       rltrace series a.zarr
       rltrace series a.zarr b.zarr --name 'return*'
     """
+    from rltrace.diff.metrics.curves import compare_series, matching_processes
     from rltrace.diff.metrics.series import MAX_SEGMENTS
+    from rltrace.extensions.series.report import PairSeries, SeriesReport
     from rltrace.trace.read.reader import open_trace
 
     traces, names = arguments.traces, arguments.names
@@ -50,11 +51,12 @@ def command(arguments: SeriesArguments) -> int:
     loaded = [_of_trace(path, trace, opened[0], names, segments) for path, trace in given]
     if names and not any(one.series for one in loaded):
         narrate(f"no series matches {' or '.join(names)}", hint=f"{line('series', traces[0])} lists all of them")
-    rest = zip(loaded[1:], opened[1:], strict=True)
-    pairs = [_of_pair(loaded[0], opened[0], other, trace, arguments.tolerance) for other, trace in rest]
+    pairs = []
+    for other, trace in zip(loaded[1:], opened[1:], strict=True):
+        processes = matching_processes(opened[0], trace)
+        found = compare_series(loaded[0].series, other.series, processes, arguments.tolerance)
+        pairs.append(PairSeries(loaded[0].path, other.path, *found))
     if arguments.form == "json":
-        from rltrace.extensions.series.report import SeriesReport
-
         emit_json(SeriesReport(tuple(loaded), tuple(pairs)))
     else:
         colored = use_color(arguments.color)
@@ -78,23 +80,13 @@ def _of_trace(path: Location, trace: Trace, first: Trace, names: tuple[str, ...]
     return TraceSeries(str(path), chosen, tuple(scalers), tuple(divergences), tuple(hole.why for hole in trace.holes))
 
 
-def _of_pair(a: TraceSeries, trace_a: Trace, b: TraceSeries, trace_b: Trace, tolerance: float) -> PairSeries:
-    from rltrace.diff.metrics.curves import compare_series, matching_processes
-    from rltrace.extensions.series.report import PairSeries
-
-    found = compare_series(a.series, b.series, matching_processes(trace_a, trace_b), tolerance)
-    return PairSeries(a.path, b.path, *found)
-
-
-def _both(a: TraceSeries, b: TraceSeries) -> list[tuple[Series, Series]]:
-    others = {series.key: series for series in b.series}
-    return [(series, others[series.key]) for series in a.series if series.key in others]
-
-
 def _text(loaded: list[TraceSeries], pairs: list[PairSeries], color: bool) -> str:
     from rltrace.extensions.series.report import pair_document, trace_document
     from rltrace.report.text import document_text
 
-    shown = zip(pairs, loaded[1:], strict=True)
-    documents = [pair_document(pair, _both(loaded[0], other)) for pair, other in shown] or [trace_document(loaded[0])]
-    return "\n\n".join(document_text(document, color=color) for document in documents)
+    documents = []
+    for pair, other in zip(pairs, loaded[1:], strict=True):
+        known = {series.key: series for series in other.series}
+        both = [(series, known[series.key]) for series in loaded[0].series if series.key in known]
+        documents.append(pair_document(pair, both))
+    return "\n\n".join(document_text(one, color=color) for one in documents or [trace_document(loaded[0])])
