@@ -52,15 +52,9 @@ def origins_of(modules: Sequence[Counted], a: Keying, b: Keying, ranks: Numbers)
     found: list[tuple[int, bool, ModuleOrigin]] = []
     for path, counted in candidates.items():
         within = below.get(str(path), frozenset())
-        names = [str(one.result.path.a) for one in modules]
-        points = [
-            one for one, name in zip(modules, names, strict=True) if name == f"{path}.{ATTENTION}"
-        ]  # before the projection after it
-        inside = points + [
-            one
-            for one, name in zip(modules, names, strict=True)
-            if (name in within or name.startswith(f"{path}.")) and one not in points
-        ]
+        inside = [one for one in modules if (name := str(one.result.path.a)) in within or name.startswith(f"{path}.")]
+        # attention before the projection after it
+        inside.sort(key=lambda one: one.result.path.a != f"{path}.{ATTENTION}")
         given = _given_otherwise(counted, inside)
         blocked = any(other.result.path.a in candidates for other in inside)
         if not blocked or (given is not None and given.tensor.dtype.b not in WHOLE_NUMBERS):

@@ -29,6 +29,7 @@ from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, OpR
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import Column, Kind, RowFlag
 from rltrace.trace.kernels.evidence import Evidence, kernel_text
+from rltrace.wording import counted
 
 # --- ops of a call, without those of submodules -----------------------------------------------------------------------
 
@@ -128,12 +129,9 @@ def ops_leading_to(keying: Keying, call: ModuleCall, since: ModuleCall | None, t
     declared = point_of(tensor) is not None  # and so perhaps made within the call, from its arguments
     first = outer.first_row if since is None else since.end_row
     ops = _ops_in(keying, call, (first, call.end_row if declared else call.first_row))
-    made = (k for k, op in enumerate(ops, 1) if op.rows and any(x.whole == tensor.whole for x in _written(op.rows)))
+    written = (Part.OUTPUT, tensor.whole)
+    made = (k for k, op in enumerate(ops, 1) if op.rows and written in ((x.part, x.whole) for x in op.rows.tensors))
     return ops[: next(made, len(ops))]
-
-
-def _written(op: OpRows) -> list[ActivationRows]:
-    return [tensor for tensor in op.tensors if tensor.part is Part.OUTPUT]
 
 
 def computing(ops: Sequence[OwnOp]) -> list[OwnOp]:
@@ -233,12 +231,8 @@ def reason_of(own: OwnOp, other: OwnOp) -> tuple[Reason, str]:
 def _extents(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[str, str]:
     """``4 rows`` and ``80 rows``; whole shapes where more than the rows differ."""
     if max(len(a), len(b)) <= 2 and a[-1:] == b[-1:]:
-        return _counted(prod(a[:-1])), _counted(prod(b[:-1]))
+        return counted(prod(a[:-1]), "row"), counted(prod(b[:-1]), "row")
     return f"[{','.join(map(str, a))}]", f"[{','.join(map(str, b))}]"
-
-
-def _counted(rows: int) -> str:
-    return "1 row" if rows == 1 else f"{rows:,} rows"
 
 
 # --- the first op that diverges within a module -----------------------------------------------------------------------

@@ -435,10 +435,7 @@ class _Comparison:
 
     def compare(self, step: int) -> None:
         a, b = self._a.states[step], self._b.states[step]
-        pairs = self._pairs(a, b)
-        found: list[StateTensor] = []
-        for own, other in pairs:
-            found += self._parameter(step, Pair(own, other), a, b)
+        found = [tensor for names in self._pairs(a, b) for tensor in self._parameter(step, Pair(*names), a, b)]
         order = {kind: place for place, kind in enumerate(ShardKind)}
         self._tensors += sorted(found, key=lambda tensor: order[tensor.kind])
 
@@ -551,18 +548,14 @@ class _Comparison:
         pair = wholes[kind, key]
         if kind is ShardKind.BEFORE and step == 0:
             return np.zeros(pair.a.raw.shape)
+        measured = self._from_reference(step, kind, key, name, pair)
         if kind is ShardKind.AFTER:
             update = self._allowed_update(step, name, wholes)
-            distance = self._from_reference(step, kind, key, name, pair)
-            return update if distance is None else np.maximum(update, distance)
-        measured = self._from_reference(step, kind, key, name, pair)
-        if measured is not None:
-            return np.full(pair.a.raw.shape, measured)
-        factor = 2.0 if kind is ShardKind.STATE else 1.0  # it may hold squares
-        return np.full(
-            pair.a.raw.shape,
-            factor * self._relative_bound(step, pair) * largest_magnitude(pair.a.numbers, pair.b.numbers),
-        )
+            return update if measured is None else np.maximum(update, measured)
+        if measured is None:
+            factor = 2.0 if kind is ShardKind.STATE else 1.0  # it may hold squares
+            measured = factor * self._relative_bound(step, pair) * largest_magnitude(pair.a.numbers, pair.b.numbers)
+        return np.full(pair.a.raw.shape, measured)
 
     def _from_reference(self, step: int, kind: ShardKind, key: str, name: Pair[str], pair: WholePair) -> float | None:
         """``FACTOR`` distances of A from the reference, and at least a few roundings; None: there is no reference."""

@@ -102,11 +102,8 @@ class ShardCapture:
                 mesh=() if mesh is None else tuple(mesh.shape),
                 coordinate=tuple(coordinate or ()),
             )
-        except NoBytesError as error:
-            why = str(error)
-        except ValueError as error:  # of a placement
-            why = str(error)
-        return Shard(kind, name, key, None, why, tuple(tensor.shape))
+        except (NoBytesError, ValueError) as error:  # ValueError: of a placement
+            return Shard(kind, name, key, None, str(error), tuple(tensor.shape))
 
     def _record(self, tensor: torch.Tensor) -> int:
         """The digest of a tensor whose value is recorded now, or was before. Raises NoBytesError."""

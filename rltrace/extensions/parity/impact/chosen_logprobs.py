@@ -114,13 +114,12 @@ def _gap_of(a: Policy, b: Policy, found_a: Sequence[Selected], found_b: Sequence
     in_a, in_b = _pairs(_Side(a, of_a, own_a), _Side(b, of_b, own_b))
     at = of_b.tokens[in_b]
     following = b.tokens.following[at]
-    ids = np.where(following == NONE, NONE, b.tokens.ids[following]).tolist()
     return measure(
         _source(of_a, of_b),
         of_a.values[in_a],
         of_b.values[in_b],
         b.tokens.words(np.where(following == NONE, at, following)),
-        [None if token == NONE else token for token in ids],
+        b.tokens.given_ids(following),
         only_a=len(own_a) - len(in_a),
         only_b=len(own_b) - len(in_b),
     )

@@ -19,7 +19,7 @@ from rltrace.extensions.parity.call_range import FLOATS, around, finds_call, fla
 from rltrace.extensions.parity.impact.logprobs import Floats, Policy
 from rltrace.extensions.parity.matching.row_keying import Keyed, KeyedRows
 from rltrace.extensions.parity.matching.row_pairs import KeyedTable, pair, table_of
-from rltrace.extensions.parity.token_keys import NONE, Numbers
+from rltrace.extensions.parity.token_keys import Numbers
 from rltrace.selectors import Selector, parse_selectors
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
 
@@ -350,12 +350,11 @@ def _compare(
     if experts_a.shape[1] != experts_b.shape[1]:
         return f"{_described(router)}: A chooses {experts_a.shape[1]} experts and B {experts_b.shape[1]}"
     tokens = b.tokens_at(table_b)[pairs.b]
-    ids = np.where(tokens == NONE, NONE, b.tokens.ids[tokens]).tolist()
     return compare_decisions(
         (router[0], other[0].call.module),
         (Decisions(experts_a, read_a.weights, read_a.scores), Decisions(experts_b, read_b.weights, read_b.scores)),
         b.tokens.words(tokens),
-        [None if token == NONE else token for token in ids],
+        b.tokens.given_ids(tokens),
         nth=router[1],
         only=(len(pairs.only_a), len(pairs.only_b)),
     )

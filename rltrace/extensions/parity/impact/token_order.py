@@ -83,6 +83,11 @@ class Tokens:
             for sequence, place, at, grid in zip(*(column[tokens].tolist() for column in columns), strict=True)
         ]
 
+    def given_ids(self, tokens: Numbers) -> list[int | None]:
+        """The id of each; None: it has none, or ``tokens`` has NONE in its place."""
+        ids = np.where(tokens == NONE, NONE, self.ids[tokens]).tolist()
+        return [None if token == NONE else token for token in ids]
+
     def back_from(self, last: Numbers, count: int) -> Numbers:
         """[sequences, count]: the tokens up to each of ``last``, which is the last column; NONE before the first."""
         found = np.full((len(last), count), NONE)
