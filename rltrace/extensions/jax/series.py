@@ -120,8 +120,9 @@ class _Arguments(NamedTuple):
 
 def _arguments_of(callback: Any, count: int) -> _Arguments:
     """From JAX's own object for a callback, which holds the program's function and the tree of its arguments."""
+    free = getattr(getattr(callback, "__code__", None), "co_freevars", ())
     closed = getattr(callback, "__closure__", None) or ()
-    held = {name: cell.cell_contents for name, cell in zip(_free_names(callback), closed, strict=False)}
+    held = {name: cell.cell_contents for name, cell in zip(free, closed, strict=False)}
     function: Any = held.get("callback", getattr(callback, "callback_func", None))
     tree = held.get("in_tree", getattr(callback, "in_tree", None))
     text = function.args[0] if getattr(function, "func", None) is debugging._format_print_callback else None
@@ -133,11 +134,6 @@ def _arguments_of(callback: Any, count: int) -> _Arguments:
         names = [f"[{i}]" for i in range(count)]
     name = "jax.debug.print" if text is not None else getattr(function, "__name__", type(function).__name__)
     return _Arguments(name, tuple(names))
-
-
-def _free_names(function: Any) -> Sequence[str]:
-    code = getattr(function, "__code__", None)
-    return () if code is None else code.co_freevars
 
 
 def _paths(tree: Any) -> Iterator[tuple[Any, ...]]:
