@@ -223,7 +223,7 @@ def put_together(ranks: Sequence[CallRange]) -> CallRange:
     others = [_occurrences(rank) for rank in ranks[1:]]
     calls = []
     for key, call in _occurrences(first).items():
-        beside = [_by_name(other[key]) if key in other else {} for other in others]
+        beside = [{_bare(one): one for one in other[key].tensors} if key in other else {} for other in others]
         declared = {tensor.part for tensor in call.tensors if shard_of(tensor)}
         tensors = []
         for tensor in call.tensors:
@@ -260,10 +260,6 @@ def _occurrences(rank: CallRange) -> dict[tuple[str, int], ModuleCall]:
         counts[call.module] = counts.get(call.module, -1) + 1
         found[call.module, counts[call.module]] = call
     return found
-
-
-def _by_name(call: ModuleCall) -> dict[tuple[Part, str], ActivationRows]:
-    return {_bare(tensor): tensor for tensor in call.tensors}
 
 
 def _bare(tensor: ActivationRows) -> tuple[Part, str]:
