@@ -16,6 +16,8 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
+from measure import table
+
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / folder) for folder in ("support", "diff")]
 
 from test_operands import compared_seed, fault  # noqa: E402  after the path is set
@@ -39,9 +41,7 @@ def main() -> int:
         counts["wrong" if wrong else "equal" if value is None else value.cause.value] += 1
         if wrong:
             print(f"program {seed}: {wrong}")
-    print("\n| said | programs |\n| --- | --- |")
-    for said, count in counts.most_common():
-        print(f"| {said} | {count:,} |")
+    print("\n" + table(["said", "programs"], [[said, f"{count:,}"] for said, count in counts.most_common()]))
     return int(counts["wrong"] > 0)
 
 

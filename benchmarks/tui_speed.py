@@ -14,7 +14,6 @@ import asyncio
 import math
 import random
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from diff_speed import Edit, evict, write
-from measure import machine, table
+from measure import fresh_folder, machine, table
 
 from rltrace.diff import Comparison
 from rltrace_tui.diff_app import DiffApp, SearchDone
@@ -133,17 +132,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("bench-out"))
     parser.add_argument("--traces", type=Path, nargs=2, help="Two traces that exist, instead of new ones.")
     options = parser.parse_args()
-    folder = options.folder / "tui_speed"
-    if options.traces:
-        a, b = options.traces
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        a = write(folder / "a.zarr", options.ops, Edit("a"))
-        b = write(folder / "b.zarr", options.ops, Edit("b", apart_from=0.5))
-    evict(a)
-    evict(b)
-    told = asyncio.run(drive(a, b))
+    with fresh_folder(options.folder / "tui_speed") as folder:
+        a, b = options.traces or (
+            write(folder / "a.zarr", options.ops, Edit("a")),
+            write(folder / "b.zarr", options.ops, Edit("b", apart_from=0.5)),
+        )
+        evict(a)
+        evict(b)
+        told = asyncio.run(drive(a, b))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     lines = []
     for name, both in told.items():
@@ -155,7 +151,6 @@ def main() -> None:
         f"\nTwo traces of {options.ops:,} ops; a terminal of {SIZE[0]} × {SIZE[1]}. Peak memory {peak / 1e6:,.0f} MB.\n"
     )
     print(table(["what", "times", "median", "longest", "processor, median", "processor, longest"], lines))
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def milliseconds(seconds: float) -> str:
