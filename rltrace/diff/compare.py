@@ -50,14 +50,7 @@ from rltrace.diff.edits import source_edits
 from rltrace.diff.finding_order import Order, OrderedFinding
 from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, attempt_tables, compare_series, drift_of, ordered
 from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
-from rltrace.diff.notes import (
-    equal_in,
-    equal_steps_note,
-    last_parameters,
-    other_kernels,
-    permuted_note,
-    same_bits_note,
-)
+from rltrace.diff.notes import equal_in, equal_steps_note, last_parameters, other_kernels, permuted_note, same_bits_note
 from rltrace.diff.processes import (
     PoolResult,
     compare_pools,
@@ -317,10 +310,9 @@ class _Comparer:
 
     def _with_senders(self, result: StreamResult) -> StreamResult:
         """A result whose findings name the row of another process that wrote what was received."""
-        found = {
-            id(each): self.order.with_sender(each) for each in (result.first, result.value, result.harmful) if each
-        }
-        first, value, harmful = (found.get(id(each)) for each in (result.first, result.value, result.harmful))
+        findings = result.first, result.value, result.harmful
+        found = {id(each): self.order.with_sender(each) for each in findings if each}
+        first, value, harmful = (found.get(id(each)) for each in findings)
         way = "" if value is None else self.order.sent_to_one_side(value)
         if value is not None and way:
             value = replace(value, explanation=value.explanation + way)
@@ -366,10 +358,7 @@ class _Comparer:
     # --- the whole ----------------------------------------------------------------------------------------------------
 
     def _assemble(
-        self,
-        level: str,
-        system: tuple[NamedDifference, ...],
-        one_sided_streams: list[tuple[str, Finding, bool]],
+        self, level: str, system: tuple[NamedDifference, ...], one_sided_streams: list[tuple[str, Finding, bool]]
     ) -> Comparison:
         self._name_hidden_steps()
         self._name_other_writers()
@@ -516,7 +505,8 @@ class _Comparer:
         groups: dict[object, list[str]] = {}
         for name, why in names.items():
             first = findings.get(name)
-            groups.setdefault(why if first is None else _same_place(first), []).append(name)
+            place = why if first is None else (first.step, first.op, first.site, first.cause)  # of any stream
+            groups.setdefault(place, []).append(name)
         found = [
             StreamGroup(tuple(streams), findings.get(streams[0]), "" if streams[0] in findings else names[streams[0]])
             for streams in groups.values()
@@ -601,8 +591,6 @@ class _Comparer:
             if numbers is not None:
                 # what makes a step differ may have run in the one before: an extra draw from a generator of the program
                 return record_both(self.a, self.b, *numbers, "window", earlier=1)
-            if decisive.cause is Cause.ENDED and decisive.op is None:
-                return ()
             if not decisive.op:
                 return ()
             if self.shift is not None:
@@ -648,11 +636,6 @@ def _shown_first(finding: Finding) -> tuple[bool, str]:
     """The order in which findings without a known order are shown: last those that do not say where data came from."""
     lacks_origin = finding.event is None and finding.cause in (Cause.UNTRACKED_WRITE, Cause.UNKNOWN)
     return lacks_origin, finding.stream if finding.event is not None else ""
-
-
-def _same_place(finding: Finding) -> tuple[object, ...]:
-    """What findings of one first difference have in common, in whichever stream."""
-    return finding.step, finding.op, finding.site, finding.cause
 
 
 def _rank_of(group: StreamGroup, decisive: Finding | None) -> tuple[int, int, int]:

@@ -104,9 +104,7 @@ def selects_kernels(name: str) -> bool:
     return name.startswith(SELECTS_KERNELS) and name not in NO_KERNEL and not name.startswith(NO_ENVIRONMENT)
 
 
-def environment_differences(
-    pairs: Iterable[tuple[ProcessTrace, ProcessTrace]],
-) -> tuple[NamedDifference, ...]:
+def environment_differences(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) -> tuple[NamedDifference, ...]:
     """Every fact that differs in a pair of processes; a difference of several pairs is listed once, for the first."""
     found: dict[tuple[str, str | None, str | None], NamedDifference] = {}
     for number, (a, b) in enumerate(pairs):

@@ -88,8 +88,8 @@ def blocks(a: StreamView, b: StreamView) -> Iterator[Block]:
         yield _remainder(a, b, (a.start, b.start), (0, 0))
         return
     before_a, before_b = np.concatenate([[-1], at_a[:-1]]), np.concatenate([[-1], at_b[:-1]])
-    a1, b1 = _ends(a, at_a), _ends(b, at_b)
-    a0, b0 = _starts(a1, a.start), _starts(b1, b.start)
+    a1, b1 = (view.steps[at, Step.END_ROW].astype(np.int64) for view, at in ((a, at_a), (b, at_b)))
+    a0, b0 = np.concatenate([[a.start], a1[:-1]]), np.concatenate([[b.start], b1[:-1]])
     recorded = _recorded(a.steps, before_a, at_a) & _recorded(b.steps, before_b, at_b)
     single = recorded & (at_a == before_a + 1) & (at_b == before_b + 1)
     own_a, own_b = a.steps[at_a], b.steps[at_b]
@@ -268,15 +268,6 @@ def _first_hole(view: StreamView, start: int) -> int:
     """The first row from ``start`` on that cannot be read; ``start`` where all can."""
     hole = view.hole(start, view.rows)
     return start if hole is None else max(start, hole[0])
-
-
-def _ends(view: StreamView, at: Indices) -> Indices:
-    ends: Indices = view.steps[at, Step.END_ROW].astype(np.int64)
-    return ends
-
-
-def _starts(ends: Indices, first: int) -> Indices:
-    return np.concatenate([[first], ends[:-1]])
 
 
 def _recorded(steps: Steps, before: Indices, at: Indices) -> NDArray[np.bool_]:
@@ -512,7 +503,7 @@ def batches(a: StreamView, b: StreamView, base: int, *, is_aligned: bool) -> Ite
     differs_there = start if is_aligned and first is None else None
     for block in _after(a, b, start, differs_there):
         plain = block.ended and block.recorded and not block.decided_by_digests
-        if batch and not (plain and _rows(batch[0], block) <= most):
+        if batch and not (plain and max(block.a1 - batch[0].a0, block.b1 - batch[0].b0) <= most):
             yield batch
             batch = []
         batch.append(block)
@@ -521,10 +512,6 @@ def batches(a: StreamView, b: StreamView, base: int, *, is_aligned: bool) -> Ite
             batch = []
     if batch:
         yield batch
-
-
-def _rows(first: Block, last: Block) -> int:
-    return max(last.a1 - first.a0, last.b1 - first.b0)
 
 
 def _after(a: StreamView, b: StreamView, start: tuple[int, int], differs_at: tuple[int, int] | None) -> Iterator[Block]:

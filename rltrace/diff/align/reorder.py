@@ -60,7 +60,7 @@ def reordered_rows(view_a: StreamView, view_b: StreamView, place: Place) -> Alig
         a, b = view_a.read(a0, a0 + count), view_b.read(b0, b0 + count)
     except HoleError:
         return None
-    at_a, at_b = match_nth(_order_free_hashes(a), _order_free_hashes(b))
+    at_a, at_b = match_nth(*(AnyOrder(step.first).advance(step.rows, step.hashes, []).hashes for step in (a, b)))
     if len(at_a) != count:
         return None
     moved = np.ones(len(at_a), dtype=bool)
@@ -77,10 +77,6 @@ def partners_of(view_a: StreamView, view_b: StreamView, place: Place) -> Indices
     return partner
 
 
-def _order_free_hashes(step: RowRange) -> Tokens:
-    return AnyOrder(step.first).advance(step.rows, step.hashes, []).hashes
-
-
 def match_reordered(a: RowRange, b: RowRange, alignment: Alignment) -> Alignment:
     """``alignment`` with reordered rows matched by what they compute, and flagged as moved."""
     return _match_around_change(a, b, _match_permuted(a, b, alignment))
@@ -92,7 +88,7 @@ def _match_permuted(a: RowRange, b: RowRange, alignment: Alignment) -> Alignment
     differ = [np.append(alignment.a[unequal], alignment.only_a), np.append(alignment.b[unequal], alignment.only_b)]
     if not all(map(len, differ)):
         return alignment
-    inputs = _Inputs.of(a), _Inputs.of(b)
+    inputs = _Inputs(a, *input_digests(a.rows)), _Inputs(b, *input_digests(b.rows))
     at_a, at_b, group = _permuted(inputs, _reorderable(a, b, differ), _partners(alignment, EMPTY, EMPTY))
     if not len(at_a):
         return alignment
@@ -226,10 +222,6 @@ class _Inputs:
     stretch: RowRange
     known: NDArray[np.bool_]
     digests: NDArray[np.uint64]
-
-    @staticmethod
-    def of(stretch: RowRange) -> _Inputs:
-        return _Inputs(stretch, *input_digests(stretch.rows))
 
     def cells(self, i: int, partner: Indices) -> InputCells:
         """The inputs of row ``i``; ``partner``: B's rows by those of its side."""

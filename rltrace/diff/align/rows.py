@@ -8,7 +8,7 @@ alignment is "unsure"; it never guesses. Uses only tokens and links; memory is l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -228,14 +228,10 @@ class _Aligner:
     def _match_by_structure(self, box: Box) -> Iterator[Box]:
         """Align by structure, then by identity; yields the boxes that this leaves."""
         if is_small(box):
-            levels = (
-                self.structure,
-                self.identity,
-                self._exact_of_values,
-                self._exact_with_sources,
-                self.exact,
-            )
-            yield from self._split(box, self._best(box, levels))
+            levels = (self.structure, self.identity, self._exact_of_values, self._exact_with_sources, self.exact)
+            a0, a1, b0, b1 = box
+            at_a, at_b = best_pairs([(a[a0:a1], b[b0:b1]) for a, b in levels])
+            yield from self._split(box, (a0 + at_a, b0 + at_b))
             return
         for part in self._split(box, self._myers(box, self.structure)):
             yield from self._split(part, self._myers(part, self.identity))
@@ -339,11 +335,6 @@ class _Aligner:
         self._add(*pairs)
         return gaps(box, pairs)
 
-    def _best(self, box: Box, levels: Sequence[Pair]) -> Pairs:
-        a0, a1, b0, b1 = box
-        at_a, at_b = best_pairs([(a[a0:a1], b[b0:b1]) for a, b in levels])
-        return a0 + at_a, b0 + at_b
-
     def _myers(self, box: Box, tokens: Pair) -> Pairs:
         a0, a1, b0, b1 = box
         at_a, at_b = self._longest(tokens[0][a0:a1], tokens[1][b0:b1], box)
@@ -377,11 +368,7 @@ def gaps(box: Box, pairs: Pairs) -> Iterator[Box]:
 
 
 def _concatenated(pairs: list[Pairs]) -> Pairs:
-    if not pairs:
-        return EMPTY, EMPTY
-    return np.concatenate([p[0] for p in pairs]).astype(np.int64), np.concatenate([p[1] for p in pairs]).astype(
-        np.int64
-    )
+    return np.concatenate([EMPTY, *(a for a, _ in pairs)]), np.concatenate([EMPTY, *(b for _, b in pairs)])
 
 
 def _missing(present: Indices, count: int) -> Indices:

@@ -157,8 +157,7 @@ def align_window(context: DiffContext, a: RowRange, b: RowRange, open_end: bool)
     """The final alignment of two ranges; ``open_end``: the streams continue after them."""
     # cut off within a long loop, rows may only seem to be aligned
     by_position = is_aligned_and_equal(a, b) if open_end else is_aligned(a, b)
-    found = _align_by_position(a) if by_position else _align_by_tokens(context, a, b, open_end)
-    found = minimize_moves(drop_false_matches(context, a, b, match_reordered(a, b, found)))
+    found = _without_false_matches(context, a, b, None if by_position else _align_by_tokens(context, a, b, open_end))
     if by_position or open_end:
         return found
     differs = first_unequal(a, found.a, b, found.b) is not None
@@ -180,9 +179,12 @@ def _align_by_tokens(context: DiffContext, a: RowRange, b: RowRange, open_end: b
     return found
 
 
-def _align_by_position(a: RowRange) -> Alignment:
-    rows = np.arange(len(a))
-    return Alignment(len(a), len(a), rows, rows, np.zeros(len(a), dtype=bool), None)
+def _without_false_matches(context: DiffContext, a: RowRange, b: RowRange, found: Alignment | None) -> Alignment:
+    """``found`` (None: matched by position), reordered rows matched by what they compute."""
+    if found is None:
+        rows = np.arange(min(len(a), len(b)))
+        found = Alignment(len(a), len(b), rows, rows, np.zeros(len(rows), bool), None)
+    return minimize_moves(drop_false_matches(context, a, b, match_reordered(a, b, found)))
 
 
 def first_unequal(a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> int | None:
@@ -241,7 +243,7 @@ def align_truncated(
     """An alignment, and the places up to which it holds whatever follows."""
     rows = min(len(a), len(b))
     if rows and np.array_equal(a.tokens.identity[:rows], b.tokens.identity[:rows]):
-        found = _side_by_side(context, a, b, rows)
+        found = _without_false_matches(context, a, b, None)
         unequal = first_unequal(a, found.a, b, found.b)
         if unequal is None or _is_same_op(a, b, found, unequal, truncated):
             return found, (rows, rows)
@@ -265,12 +267,6 @@ def _cut_before(a: RowRange, b: RowRange, found: Alignment, unequal: int | None)
         if (i, j) in certain and not crossed.any():
             return i + 1, j + 1
     return 0, 0
-
-
-def _side_by_side(context: DiffContext, a: RowRange, b: RowRange, rows: int) -> Alignment:
-    at = np.arange(rows)
-    found = Alignment(len(a), len(b), at, at, np.zeros(rows, bool), None)
-    return minimize_moves(drop_false_matches(context, a, b, match_reordered(a, b, found)))
 
 
 def _end(found: Alignment) -> tuple[int, int]:
@@ -402,12 +398,11 @@ def _before_hole(
 
 
 def _first_hole(context: DiffContext, end: Place, stop: Place) -> Unreadable:
-    found = [
+    return next(
         Unreadable(side, *hole)
         for side, view, k in (("a", context.a, 0), ("b", context.b, 1))
         if end[k] < stop[k] and (hole := view.hole(end[k], stop[k])) is not None
-    ]
-    return found[0]
+    )
 
 
 def _at_end(

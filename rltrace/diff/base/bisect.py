@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rltrace.diff.base.model import Probe
 from rltrace.diff.base.view import StreamView
@@ -106,7 +105,8 @@ class Bisection:
             view.stream.read_rows_ahead(start, stop)
         end = min(self.a.readable(start, stop), self.b.readable(start, stop))
         if end > start:
-            unequal = self._unequal(column, start, end)
+            a, b = (view.read(start, end).hashes[column - 1] for view in (self.a, self.b))
+            unequal = np.flatnonzero(a != b)
             if len(unequal):
                 return FirstDifference(start + int(unequal[0]))
         if end < stop:
@@ -114,10 +114,6 @@ class Bisection:
         if certain:
             return FirstDifference(None, Unreadable("a", start, stop - start, "its rows contradict its prefix digests"))
         return NOWHERE
-
-    def _unequal(self, column: int, start: int, stop: int) -> NDArray[np.int64]:
-        a, b = self.a.read(start, stop).hashes, self.b.read(start, stop).hashes
-        return np.flatnonzero(a[column - 1] != b[column - 1])
 
     def _hole(self, start: int, stop: int) -> Unreadable:
         found = [

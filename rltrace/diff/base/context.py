@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -100,23 +100,13 @@ class Matching:
 # --- context ----------------------------------------------------------------------------------------------------------
 
 
-class Partners(Protocol):
-    """Matched rows of two streams, as a classification needs them."""
-
-    def partner(self, row: int) -> int | None:
-        """The row of B matched with A's ``row``; None: unmatched, or not known."""
-
-    def partner_in_a(self, row: int) -> int | None:
-        """The row of A matched with B's ``row``; None: unmatched, or not known."""
-
-
 @dataclass(frozen=True)
 class DiffContext:
     """Two streams, their matched rows so far, and the settings that differ."""
 
     a: StreamView
     b: StreamView
-    matching: Partners
+    matching: Matching
     settings: tuple[NamedDifference, ...]
     """Facts that select kernels and differ."""
     unused: set[int] = field(default_factory=set)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from rltrace.diff.base.model import EventSummary, ProcessSummary, Side, Structure, UninitialisedCount
 from rltrace.trace.format.root import LEFT_OUT
 from rltrace.trace.read.process import ProcessTrace
-from rltrace.trace.read.reader import Trace, UnrecordedProcess
+from rltrace.trace.read.reader import Trace
 
 RAY_ROLE, THREADS_BEFORE, THREADS_BESIDE = "ray.role", "threads.before", "threads.beside"
 MODULES_UNKNOWN, STACK_FULL, LAUNCHES_UNSEEN = "modules.unknown", "stack.full", "launches.unseen"
@@ -120,14 +120,10 @@ def is_finished(process: ProcessTrace, level: str) -> bool:
 
 
 def side_of(trace: Trace) -> Side:
-    processes = (*map(process_of, trace.processes), *map(_failed, (b for b in trace.unrecorded if b.failed)))
+    failed = (ProcessSummary(p.name, p.state, 0, p.why, (), None) for p in trace.unrecorded if p.failed)
+    processes = (*map(process_of, trace.processes), *failed)
     steps = sum(p.step_count for p in trace.processes)
     return Side(str(trace.path), trace.level, trace.engine, sum(p.after_op for p in processes), steps, processes)
-
-
-def _failed(process: UnrecordedProcess) -> ProcessSummary:
-    """A process that may have computed and could not be recorded."""
-    return ProcessSummary(process.name, process.state, 0, process.why, (), None)
 
 
 def process_of(process: ProcessTrace) -> ProcessSummary:

@@ -6,6 +6,7 @@ Owns its display: op, site, module, step and optimizer count, kernel text, diges
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,11 @@ class RowAt:
     def is_op(self) -> bool:
         """Not an event."""
         return bool(self.rows.columns[self.place, Column.KIND] == Kind.OP)
+
+    @property
+    def is_opening(self) -> bool:
+        """One of a window's opening rows."""
+        return bool(self.rows.columns[self.place, Column.KIND] == Kind.WINDOW)
 
     @property
     def op(self) -> str:
@@ -166,14 +172,8 @@ def optimizer_count(process: ProcessTrace, step: NDArray[np.uint64]) -> Optimize
 
 
 def _outputs(a: RowAt | None, b: RowAt | None) -> tuple[Pair[str], ...]:
-    digests_a = a.rows.outputs(a.place) if a else []
-    digests_b = b.rows.outputs(b.place) if b else []
-    count = max(len(digests_a), len(digests_b))
-    return tuple(Pair(_hex(digests_a, k), _hex(digests_b, k)) for k in range(count))
-
-
-def _hex(digests: list[int], k: int) -> str | None:
-    return f"{digests[k]:016x}" if k < len(digests) else None
+    digests = [[f"{digest:016x}" for digest in row.rows.outputs(row.place)] if row else [] for row in (a, b)]
+    return tuple(Pair(*pair) for pair in zip_longest(*digests))
 
 
 def writer_of(row: RowAt, link: Link) -> RowAt | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from rltrace.diff.base.model import NamedDifference
@@ -202,14 +203,8 @@ BY_MULTIPROCESSORS = ("cuda.multiprocessors", "cuda.devices")
 """Facts that choose how many blocks of a kernel start; not how many threads a block has."""
 
 CHANGE_KERNEL_CODE = (
-    "torch.version",
-    "torch.git",
-    "torch.cuda",
-    "torch.hip",
-    "cuda.devices",
-    "cuda.driver",
-    "cuda.cu",
-    "package.",
+    *("torch.version", "torch.git", "torch.cuda", "torch.hip"),
+    *("cuda.devices", "cuda.driver", "cuda.cu", "package."),
 )
 """Facts that can change the code of a GPU kernel while its name stays the same."""
 
@@ -310,15 +305,11 @@ def settings_differences(a: Settings, b: Settings) -> tuple[NamedDifference, ...
 
 def settings_text(op: str, kernels: tuple[Evidence, Evidence], differences: Sequence[NamedDifference]) -> str:
     """``B ran it without grad mode``: the differences that can change what ``op`` computes; "" for none."""
-    chosen = settings_choosing(op, *kernels, [_as_fact(one) for one in differences if one.name not in AFFECT_EVERY_OP])
+    facts = [replace(one, name=f"flag.{one.name}") for one in differences if one.name not in AFFECT_EVERY_OP]
+    chosen = settings_choosing(op, *kernels, facts)
     clauses = [_in_words(one) for one in differences if one.name in AFFECT_EVERY_OP]
     clauses += [f"{one.name.removeprefix('flag.')} was {one.a} in A and {one.b} in B" for one in chosen]
     return ", and ".join(clauses[:3]) + (f", and {len(clauses) - 3} more settings differ" if len(clauses) > 3 else "")
-
-
-def _as_fact(one: NamedDifference) -> NamedDifference:
-    """The difference under the name of the process fact."""
-    return NamedDifference(f"flag.{one.name}", one.a, one.b)
 
 
 def _in_words(one: NamedDifference) -> str:

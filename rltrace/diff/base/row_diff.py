@@ -71,7 +71,7 @@ def difference(a: RowRange, i: int, b: RowRange, j: int) -> Difference:
         arguments=numbers_a != numbers_b,
         structure=structure,
         value=value_a != value_b,
-        outputs=not marked and (_event_differs(a, i, b, j) if event else outputs_differ(a, i, b, j)),
+        outputs=not marked and (_event_differs(a, i, b, j) if event else rows_a.outputs(i) != rows_b.outputs(j)),
         marked=marked and (value_a != value_b or marked_differs(a, i, b, j)),
     )
 
@@ -123,11 +123,6 @@ def same_computation(a: RowRange, i: int, b: RowRange, j: int) -> bool:
     )
 
 
-def outputs_differ(a: RowRange, i: int, b: RowRange, j: int) -> bool:
-    """Whether what the op returned or wrote differs."""
-    return a.rows.outputs(i) != b.rows.outputs(j)
-
-
 def marked_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
     """Whether any digest of the rows differs, those of uninitialised memory included."""
     return compared_digests(a.rows, i) != compared_digests(b.rows, j)
@@ -139,7 +134,7 @@ def _event_differs(a: RowRange, i: int, b: RowRange, j: int) -> bool:
     RNG states at the start of a window are ignored: an unseeded, unused generator (Python's, say) differs in every run.
     Where an op draws, the RNG state before it decides.
     """
-    return compared_digests(a.rows, i) != compared_digests(b.rows, j) and not is_generator_event(a, i)
+    return marked_differs(a, i, b, j) and not is_generator_event(a, i)
 
 
 def is_generator_event(stretch: RowRange, i: int) -> bool:

@@ -108,11 +108,8 @@ def codes_of(a: Tokens, b: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64]
 def match_nth(a: Tokens, b: Tokens) -> tuple[Indices, Indices]:
     """Pairs of the nth occurrence of a token in ``a`` with its nth in ``b``, by position in ``a``."""
     code_a, code_b, count = codes_of(a, b)
-    return _pair_keys(occurrences(code_a) * count + code_a, occurrences(code_b) * count + code_b)
-
-
-def _pair_keys(a: NDArray[np.int64], b: NDArray[np.int64]) -> tuple[Indices, Indices]:
-    _, at_a, at_b = np.intersect1d(a, b, assume_unique=True, return_indices=True)
+    keys = occurrences(code_a) * count + code_a, occurrences(code_b) * count + code_b
+    _, at_a, at_b = np.intersect1d(*keys, assume_unique=True, return_indices=True)
     order = np.argsort(at_a)
     return at_a[order].astype(np.int64), at_b[order].astype(np.int64)
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rltrace.diff.base.sequences import EMPTY, Tokens
 from rltrace.diff.base.tokens import RowTokens, mix, values_of
 from rltrace.errors import HoleError
-from rltrace.trace.format.records import LinkFault
 from rltrace.trace.format.row_hashes import Keyed, RowHashes, row_hashes
 from rltrace.trace.format.rows import Rows
 from rltrace.trace.format.schema import PLACEMENT_ALIGNMENT, VALUE_FLAGS, Column, Kind, RowFlag, Step, event_name
@@ -81,12 +80,10 @@ class SiteNames:
         self._frames.update((y, x) for x, y in differing)
         in_a, in_b = self._in_torch
         by_stack = {(stack, in_a[site]): site for site, stack in self._a.items()}
-        found = [(by_stack.get((self._translated(stack), in_b[site])), site) for site, stack in self._b.items()]
+        translated = {j: tuple(self._frames.get(frame, frame) for frame in stack) for j, stack in self._b.items()}
+        found = [(by_stack.get((stack, in_b[j])), j) for j, stack in translated.items()]
         self._rename((i, j) for i, j in found if i is not None)
         return True
-
-    def _translated(self, stack: Stack) -> Stack:
-        return tuple(self._frames.get(frame, frame) for frame in stack)
 
     def _one_to_one(self, key: StackKey, in_torch: Sequence[Mapping[int, object]]) -> list[tuple[int, int]]:
         """Pairs of sites whose key occurs exactly once on each side, with the same frames in torch where given."""
@@ -331,16 +328,6 @@ class StreamView:
     @property
     def rows(self) -> int:
         return int(self.stream.rows)
-
-    @property
-    def checks_links(self) -> bool:
-        """Whether memory was compared between its uses."""
-        return self.process.checks_links
-
-    @property
-    def link_faults(self) -> Sequence[LinkFault]:
-        """What that found in the process."""
-        return self.process.link_faults
 
     @cached_property
     def steps(self) -> NDArray[np.uint64]:

@@ -42,7 +42,7 @@ def carried_input(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -> J
         return None
     x, y = operand.a, operand.b
     writers = writer_of(a, x), writer_of(b, y)
-    before = [_is_before(writer) for writer in writers]
+    before = [writer is not None and writer.index < writer.view.start for writer in writers]
     if not any(before) or any(
         writer is None and link.distance != Origin.OUTSIDE for writer, link in zip(writers, (x, y), strict=True)
     ):
@@ -76,11 +76,6 @@ def _was(a: RowAt, b: RowAt, place: int) -> str:
 
 SCALES = "aten._amp_update_scale_.default"
 """The operator by which a gradient scaler sets its scale."""
-
-
-def _is_before(writer: RowAt | None) -> bool:
-    """Whether a row is known to be from before the comparison begins."""
-    return writer is not None and writer.index < writer.view.start
 
 
 def _writer_text(writer: RowAt | None) -> str:
@@ -228,20 +223,16 @@ def _of_optimizer(context: DiffContext, finding: Finding) -> Finding | None:
     if finding.phase != Phase.OPTIMIZER.name.lower() or finding.optimizer is None:
         return None
     optimizer = finding.optimizer
-    if optimizer.count not in _first_counts(context, optimizer.ordinal):
+    processes = context.a.process, context.b.process
+    if optimizer.count not in [len(_attempts_before(process, optimizer.ordinal)) for process in processes]:
         return None
-    for ordinal, lost, why in lost_optimizer_state(context.a.process, context.b.process):
+    for ordinal, lost, why in lost_optimizer_state(*processes):
         if ordinal == optimizer.ordinal:
             return replace(finding, cause=Cause.BEFORE_WINDOW, explanation=why, not_restored=lost)
     if finding.cause is not Cause.ARGUMENTS:
         return None
     why = f"a setting of {optimizer.name} was not restored (its learning rate, what a scheduler had changed)"
     return _with(finding, NotRestored("settings", optimizer.name), why)
-
-
-def _first_counts(context: DiffContext, ordinal: int) -> set[int]:
-    """Counts, in A and B, of the first attempt of an optimizer since the comparison begins."""
-    return {len(_attempts_before(process, ordinal)) for process in (context.a.process, context.b.process)}
 
 
 # --- environments

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rltrace import extension
 from rltrace.diff.base.context import DiffContext
-from rltrace.diff.base.findings import Judgement, RowAt, row_at, writer_of
+from rltrace.diff.base.findings import Judgement, RowAt, reach, writer_of
 from rltrace.diff.base.kernels import (
     choice_text,
     code_settings,
@@ -60,7 +60,6 @@ from rltrace.diff.causes.untracked import (
     untracked_writes,
 )
 from rltrace.digest.small_numbers import seeds_of
-from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
 from rltrace.trace.format.schema import CALLS_BACK, PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS, TRITON, kernel_text
@@ -124,14 +123,9 @@ def opening_digests_of(view: StreamView, row: RowAt, link: Link) -> set[int]:
     return view.opening_digests if link.distance == Origin.OUTSIDE else set()
 
 
-def is_opening(row: RowAt) -> bool:
-    """Whether a row is one of a window's opening rows."""
-    return int(row.rows.columns[row.place, Column.KIND]) == Kind.WINDOW
-
-
 def digests_of(row: RowAt) -> set[int]:
     """Digests of what a row wrote; for an opening row, of the tensor that it describes."""
-    if is_opening(row):
+    if row.is_opening:
         start, stop = row.rows.digest_offsets[row.place : row.place + 2]
         return set(row.rows.digests[start:stop].tolist())
     return set(row.rows.outputs(row.place))
@@ -139,13 +133,8 @@ def digests_of(row: RowAt) -> set[int]:
 
 def written_digests(row: RowAt, link: Link) -> set[int]:
     """Digests of the outputs of the row that a link leads to."""
-    if not 0 < link.distance <= row.index:
-        return set()
-    try:
-        target = row_at(row.view, row.index - link.distance)
-    except HoleError:
-        return set()
-    return set(target.rows.outputs(target.place))
+    target = reach(row, link.distance)
+    return set() if target is None else set(target.rows.outputs(target.place))
 
 
 # --- causes -----------------------------------------------------------------------------------------------------------
@@ -229,11 +218,9 @@ def _seeds_text(a: RowAt, b: RowAt) -> str:
             known.append(f"in {side} its generator had been set back to the state in which {draw} drew")
     if is_set_back:
         return f"{'; '.join(known)} (as fork_rng, set_rng_state, activation checkpointing and the same seed again do)"
-    if all(is_first_draw(row) for row, seed in zip((a, b), own, strict=True) if seed is None):
-        return "; ".join(
-            ["nothing drew from it before: another seed, or none, where torch takes one at random", *known]
-        )
-    return "; ".join(["another seed, or an earlier extra draw", *known])
+    is_first = all(is_first_draw(row) for row, seed in zip((a, b), own, strict=True) if seed is None)
+    random = "nothing drew from it before: another seed, or none, where torch takes one at random"
+    return "; ".join([random if is_first else "another seed, or an earlier extra draw", *known])
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------
@@ -263,7 +250,8 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
         how = numbers_of_input(a, b, operand)
         how = (elsewhere_text(a, x, b, y, operand.place) if how == "differs" else "") or how
         why = f"{what} came from outside (no recorded op wrote it) and {how}"
-        if _returns_equal(a, b):
+        outputs = a.rows.outputs(a.place)
+        if outputs and outputs == b.rows.outputs(b.place):
             why += ", though what the op returned is equal: it may not have used the elements that differ"
         why += entry_text(b if y.distance == Origin.OUTSIDE else a, operand.place)
         generators = generators_text(a, b)
@@ -297,11 +285,6 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
     return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
 
 
-def _returns_equal(a: RowAt, b: RowAt) -> bool:
-    outputs = a.rows.outputs(a.place)
-    return bool(outputs) and outputs == b.rows.outputs(b.place)
-
-
 def _received(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link) -> Received | None:
     """The matched collective that both sides received an input from; None: there is none."""
     call_a, call_b = receiving_collective(a, x), receiving_collective(b, y)
@@ -321,7 +304,7 @@ def _several_writers(x: int, y: int) -> str | None:
 def _from_opening_row(a: RowAt, x: Link, b: RowAt, y: Link, what: str) -> Judgement | None:
     """The cause where the last producer of an input is an opening row of a window; None otherwise."""
     writer_a, writer_b = writer_of(a, x), writer_of(b, y)
-    if writer_a is None or writer_b is None or not (is_opening(writer_a) or is_opening(writer_b)):
+    if writer_a is None or writer_b is None or not (writer_a.is_opening or writer_b.is_opening):
         return None
     if digests_of(writer_a) & digests_of(writer_b):
         why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
@@ -368,9 +351,7 @@ def _marked_origin(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]
 def _untracked_write(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> Judgement | None:
     """The cause where the memory of an input is known to have been written by no recorded op; None otherwise."""
     changes = untracked_writes(context, a, b, inputs)
-    if not changes:
-        return None
-    return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, changes_text(a, changes))
+    return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, changes_text(a, changes)) if changes else None
 
 
 def _differs_from_outside(operand: Input) -> bool:
@@ -400,11 +381,10 @@ def _unwritten_memory(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Inp
 
 def _marked_producer(context: DiffContext, a: RowAt, b: RowAt, inputs: list[Input]) -> tuple[RowAt, RowAt] | None:
     for operand in inputs:
-        found = (
-            garbage_writers(context, a, b, operand, context.unused) if operand.match is not InputsMatch.READ else None
-        )
-        if found is not None:
-            return found
+        if operand.match is not InputsMatch.READ:
+            found = garbage_writers(context, a, b, operand, context.unused)
+            if found is not None:
+                return found
     return None
 
 
@@ -524,10 +504,8 @@ def _kernel_difference(context: DiffContext, a: RowAt, b: RowAt) -> str | None:
         return by_settings
     settings, what = context.settings, "the settings that select kernels differ"
     if same_launches(a.kernel, b.kernel):
-        settings, what = (
-            code_settings(settings),
-            "kernels of the same name ran, but the code behind the name may differ",
-        )
+        settings = code_settings(settings)
+        what = "kernels of the same name ran, but the code behind the name may differ"
     if not settings:
         return None
     first = settings_choosing(a.op, a.kernel, b.kernel, settings)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
+from operator import attrgetter
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -604,20 +605,16 @@ class EventTracker(Generic[E]):
         """
         lasting = [run.first for run in self._runs() if run.lasts and run.first is not None]
         if lasting:
-            return min(lasting, key=_row), True
+            return min(lasting, key=attrgetter("row")), True
         passing = (known.passing for known in self.environments.values())
         single = [event for event in passing if event is not None and event.row >= oldest]
         if single and cause is Cause.OUTSIDE and self.shared_generators_equal:
-            return min(single, key=_row), False
+            return min(single, key=attrgetter("row")), False
         return None, True
 
     def _runs(self) -> Iterator[_Run[E]]:
         for known in self.environments.values():
             yield from (run for name, run in known.runs.items() if self.fields is None or name in self.fields)
-
-
-def _row(pair: MatchedEvent) -> int:
-    return pair.row
 
 
 def outside_digests(a: RowAt, b: RowAt) -> set[tuple[int, int]]:
@@ -777,7 +774,7 @@ def _origin(
         if exact is None and names:
             exact = pair
             events.begin_again(names)
-        if exact is None or _is_of(pair, exact):
+        if exact is None or pair.event_a.what == exact.event_a.what:
             events.add(pair, differs)
         if exact is not None and not events.is_open:
             break
@@ -859,16 +856,13 @@ def _first_op(later: Finding, stream: str) -> list[str]:
 
 def _extra_event(context: DiffContext, pair: EventPair) -> tuple[str, RowAt] | None:
     """(side, row) of an event of this environment on one side only, right before the first that differs."""
-    before = next((p for p in events_before(context, pair.a.index, pair.b.index, bool) if _is_of(p, pair)), None)
+    earlier = events_before(context, pair.a.index, pair.b.index, bool)
+    before = next((each for each in earlier if each.event_a.what == pair.event_a.what), None)
     starts = (context.a.start, context.b.start) if before is None else (before.a.index + 1, before.b.index + 1)
     ends = zip("AB", (context.a, context.b), starts, (pair.a.index, pair.b.index), strict=True)
     found = [(side, _event_between(view, start, stop, pair.event_a.what)) for side, view, start, stop in ends]
     extra = [(side, row) for side, row in found if row is not None]
     return extra[0] if len(extra) == 1 or (extra and before is not None) else None
-
-
-def _is_of(other: EventPair, pair: EventPair) -> bool:
-    return other.event_a.what == pair.event_a.what
 
 
 def _event_between(view: StreamView, start: int, stop: int, what: str) -> RowAt | None:

@@ -27,7 +27,7 @@ from rltrace.diff.causes.no_op_writes import (
 from rltrace.digest.small_numbers import number_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.rows import Link
-from rltrace.trace.format.schema import Column, Kind, Origin, RowFlag
+from rltrace.trace.format.schema import Column, Origin, RowFlag
 from rltrace.wording import joined
 
 MAX_TRAIL = 64
@@ -82,22 +82,18 @@ def _match(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link, place: in
 def _equal_at_opening(a: RowAt, x: Link, b: RowAt, y: Link) -> bool:
     """Whether an opening row of a window describes an input, with the digest that the other side read or wrote."""
     sides = [(row, link, reach(row, link.distance)) for row, link in ((a, x), (b, y))]
-    if not any(source is not None and _is_opening(source) for _, _, source in sides):
+    if not any(source is not None and source.is_opening for _, _, source in sides):
         return False
     digests = [_digest_or_opening(row, link, source) for row, link, source in sides]
     return digests[0] is not None and digests[0] == digests[1]
 
 
 def _digest_or_opening(row: RowAt, link: Link, source: RowAt | None) -> int | None:
-    if source is None or not _is_opening(source):
+    if source is None or not source.is_opening:
         return _digest_of(row, link)
     found = int(source.rows.digests[source.rows.digest_offsets[source.place]])
     read = _digest(row, link)
     return found if read is None else read
-
-
-def _is_opening(row: RowAt) -> bool:
-    return int(row.rows.columns[row.place, Column.KIND]) == Kind.WINDOW
 
 
 def _match_links(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> InputsMatch:

@@ -125,16 +125,10 @@ def unused_rows(
     found: set[int] = set()
     for k, differs in unequal_pairs(a, at_a, b, at_b):
         pair = RowAt(a.view, a.rows, int(at_a[k])), RowAt(b.view, b.rows, int(at_b[k]))
-        if not computes_with_garbage(context, *pair, differs, found):
+        if not (_only_computes(pair[0], differs) and _follows_from(context, *pair, found)):
             return found, k
         found.add(pair[0].index)
     return found, None
-
-
-def computes_with_garbage(context: DiffContext, a: RowAt, b: RowAt, differs: Difference, unused: set[int]) -> bool:
-    """Whether a pair differs only as it computes with uninitialised memory, and so far nothing but tensors depends on
-    it. ``unused``: rows of A of earlier such pairs."""
-    return _only_computes(a, differs) and _follows_from(context, a, b, unused)
 
 
 def _only_computes(row: RowAt, differs: Difference) -> bool:
@@ -145,7 +139,8 @@ def _only_computes(row: RowAt, differs: Difference) -> bool:
 
 
 def _follows_from(context: DiffContext, a: RowAt, b: RowAt, unused: set[int]) -> bool:
-    """Whether all inputs of a pair that are not known to be equal were written, in this step, by such ops."""
+    """Whether all inputs of a pair that are not known to be equal were written, in this step, by ops that compute with
+    uninitialised memory. ``unused``: rows of A of earlier such pairs."""
     known = InputsMatch.READ, InputsMatch.INFERRED
     unequal = [operand for operand in match_inputs(context, a, b) if operand.match not in known]
     for operand in unequal:

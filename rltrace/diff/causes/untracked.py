@@ -13,7 +13,6 @@ from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import RowAt, row_at, writer_of
 from rltrace.diff.base.model import InputsMatch
 from rltrace.diff.base.row_diff import input_text
-from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes.inputs import Input, StoredOutput, is_viewed_as_written
 from rltrace.errors import HoleError
 from rltrace.trace.format.records import MAX_LINK_FAULTS, FaultKind, LinkFault
@@ -24,17 +23,8 @@ EXACT = frozenset(
     f"aten.{name}{ending}"
     for name in (
         *("add", "sub", "rsub", "mul", "div", "neg", "abs", "sqrt", "sign", "floor", "ceil", "trunc"),
-        *(
-            "relu",
-            "threshold_backward",
-            "maximum",
-            "minimum",
-            "clamp",
-            "clamp_min",
-            "clamp_max",
-            "where",
-            "masked_fill",
-        ),
+        *("relu", "threshold_backward", "maximum", "minimum", "clamp", "clamp_min", "clamp_max"),
+        *("where", "masked_fill"),
         *("eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "fill", "zero"),
         *("copy", "clone", "_to_copy", "cat", "stack", "index_select", "gather"),
     )
@@ -78,7 +68,9 @@ def changes_text(a: RowAt, changes: Sequence[Change]) -> str:
 
 def is_known_unwritten(a: RowAt, b: RowAt) -> bool:
     """Whether it is certain that memory which no recorded op wrote was not written otherwise: links were checked."""
-    return all(_is_checked(row.view) and _is_on_cpu(row) for row in (a, b))
+    processes = a.view.process, b.view.process
+    checked = all(process.checks_links and len(process.link_faults) < MAX_LINK_FAULTS for process in processes)
+    return checked and _is_on_cpu(a) and _is_on_cpu(b)
 
 
 def repeats_for_certain(row: RowAt) -> bool:
@@ -90,16 +82,12 @@ def repeats_for_certain(row: RowAt) -> bool:
 def lost_link(a: RowAt, b: RowAt) -> str | None:
     """A sentence on an input that a recorded op wrote, though its link leads nowhere; None: there is none."""
     for side, row in (("A", a), ("B", b)):
-        for fault in row.view.link_faults:
+        for fault in row.view.process.link_faults:
             if fault.kind is FaultKind.LINK and fault.found == (row.view.stream.index, row.index):
                 return (
                     f"in {side} {input_text(row, fault.input or 0)} was written by a recorded op, and its link is lost"
                 )
     return None
-
-
-def _is_checked(view: StreamView) -> bool:
-    return view.checks_links and len(view.link_faults) < MAX_LINK_FAULTS
 
 
 def _is_on_cpu(row: RowAt) -> bool:
@@ -126,7 +114,7 @@ def _checked(row: RowAt, link: Link, place: int) -> Iterator[LinkFault]:
     """Writes that the recorder noticed in the memory of an input, the latest first."""
     own = row.view.stream.index
     writer = writer_of(row, link)
-    for write in reversed(row.view.link_faults):
+    for write in reversed(row.view.process.link_faults):
         if write.kind is FaultKind.LINK:
             continue
         if write.found == (own, row.index) and write.input == place and write.kind is not FaultKind.OP:

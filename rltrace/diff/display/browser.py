@@ -270,12 +270,7 @@ class Browser:
         lines = lines.filtered(a, b, self._filter)
         return [
             Piece(
-                *bounds,
-                equal=equal,
-                is_aligned=equal,
-                lines=None if equal else part,
-                is_open=not equal,
-                part_of=piece,
+                *bounds, equal=equal, is_aligned=equal, lines=None if equal else part, is_open=not equal, part_of=piece
             )
             for bounds, equal, part in lines.runs((piece.a0, piece.b0), SHORTEST_FOLD, CONTEXT)
         ] + rest

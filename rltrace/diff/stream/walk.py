@@ -269,13 +269,7 @@ class StreamWalk:
         return (at[0] == self.a.rows) != (at[1] == self.b.rows)
 
     def _add_window(
-        self,
-        a: RowRange,
-        b: RowRange,
-        found: Alignment,
-        cut: tuple[int, int],
-        final: bool,
-        step_ends: bool = False,
+        self, a: RowRange, b: RowRange, found: Alignment, cut: tuple[int, int], final: bool, step_ends: bool = False
     ) -> None:
         """Process the matched and one-sided rows of a window before ``cut``, in order; ``step_ends``: a matched
         attempt of an optimizer is the last of them."""

@@ -14,13 +14,7 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from rltrace.recorder.digests.rng_state import (
-    WORDS,
-    StateReader,
-    digest_of_state,
-    numpy_memory,
-    python_memory,
-)
+from rltrace.recorder.digests.rng_state import WORDS, StateReader, digest_of_state, numpy_memory, python_memory
 from rltrace.trace.format.events import POSITION_BITS
 from rltrace.trace.format.schema import UNTOUCHED
 

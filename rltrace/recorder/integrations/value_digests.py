@@ -30,11 +30,7 @@ _NUMBERS: Final = (
 )
 _SEEDS: Final = {kind: seed_of(str(np.dtype(kind)), ()) for kind in _NUMBERS if sys.byteorder == "little"}
 """Of NumPy's scalars whose memory is what is hashed."""
-_PYTHON: Final[dict[type, tuple[type, str]]] = {
-    float: (np.float64, "d"),
-    int: (np.int64, "q"),
-    bool: (np.bool_, "?"),
-}
+_PYTHON: Final[dict[type, tuple[type, str]]] = {float: (np.float64, "d"), int: (np.int64, "q"), bool: (np.bool_, "?")}
 """NumPy's counterparts of Python's numbers, with the letters of ``struct``."""
 _seed_of = lru_cache(1_024)(seed_of)
 _pack_float = struct.Struct("<d").pack

@@ -294,11 +294,7 @@ class ProcessTrace(JournalContent):
     """One process with a folder in the trace."""
 
     def __init__(
-        self,
-        folder: TraceStore,
-        base: str,
-        journal: Journal,
-        library_reports: LibraryReports | None = None,
+        self, folder: TraceStore, base: str, journal: Journal, library_reports: LibraryReports | None = None
     ) -> None:
         self.other_holes: list[str] = list(journal.damage)
         super().__init__(base, self.other_holes)

@@ -23,14 +23,7 @@ from rltrace.trace.format.arrays import VALUE_BYTES, VALUE_INDEX
 from rltrace.trace.format.files import TraceStore, UnreadableError
 from rltrace.trace.format.records import LeftOut, ValuePart, ValueRequest
 from rltrace.trace.format.rows import ChunkFile
-from rltrace.trace.format.schema import (
-    PLACEMENT_SHIFT,
-    VALUE_CHUNK,
-    WITHOUT_BYTES,
-    PlacementBit,
-    ValueIndex,
-    ValueKind,
-)
+from rltrace.trace.format.schema import PLACEMENT_SHIFT, VALUE_CHUNK, WITHOUT_BYTES, PlacementBit, ValueIndex, ValueKind
 from rltrace.trace.format.tables import Table
 from rltrace.trace.read.chunks import Counter, check_sizes, read_chunk, read_rows
 
