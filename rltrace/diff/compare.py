@@ -30,6 +30,7 @@ from rltrace.diff.base.coverage import (
 )
 from rltrace.diff.base.findings import row_at
 from rltrace.diff.base.model import (
+    OF_COMPUTING,
     Cause,
     Comparison,
     Drift,
@@ -613,7 +614,8 @@ class _Comparer:
 
     def _settle_inputs(self, decisive: Finding) -> tuple[str, ...]:
         """Commands that record inputs or kernels which the decisive finding lacks."""
-        rests = {InputsMatch.INFERRED: FROM_INPUTS, InputsMatch.UNKNOWN: {Cause.UNKNOWN}}.get(decisive.inputs_match, ())
+        known = decisive.inputs_match
+        rests = {InputsMatch.INFERRED: OF_COMPUTING, InputsMatch.UNKNOWN: {Cause.UNKNOWN}}.get(known, ())
         result = next((r for _, r in self.streams if r.decisive is decisive), None)
         if result is None or decisive.a_index is None or decisive.b_index is None:
             return ()
@@ -623,10 +625,6 @@ class _Comparer:
         steps = a.step, b.step
         kernels = suggested_commands.name_kernels(self.a, self.b, decisive, *steps)
         return kernels or (suggested_commands.settle_inputs(self.a, self.b, *steps) if decisive.cause in rests else ())
-
-
-FROM_INPUTS = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
-"""Causes where the inputs of an op match and its outputs differ."""
 
 
 SEED = event_name(Kind.SEED)

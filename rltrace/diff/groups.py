@@ -103,19 +103,15 @@ def compare_pairs(
     """Compare each pair, in this order: one after the other, and once ``worth`` seconds more are to be expected, in up
     to ``jobs`` processes; None: as many as this process may use processors.
     """
-    jobs = jobs or len(os.sched_getaffinity(0))
+    jobs, options = jobs or len(os.sched_getaffinity(0)), CompareOptions(strict=strict)
     began = monotonic()
     for done, (a, b) in enumerate(pairs):
         left = len(pairs) - done
         if min(jobs, left) > 1 and done and (monotonic() - began) / done * left > worth:
             with ProcessPoolExecutor(min(jobs, left), get_context("spawn")) as pool:
-                yield from pool.map(partial(_compare, strict=strict), pairs[done:])
+                yield from pool.map(partial(compare, options=options), *zip(*pairs[done:], strict=True))
             return
-        yield compare(a, b, CompareOptions(strict=strict))
-
-
-def _compare(pair: tuple[Location, Location], strict: bool) -> Comparison:
-    return compare(*pair, CompareOptions(strict=strict))
+        yield compare(a, b, options)
 
 
 def mark_nondeterministic(node: Node) -> Node:

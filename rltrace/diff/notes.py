@@ -15,6 +15,7 @@ from rltrace.command_lines import line
 from rltrace.diff.base.coverage import FINISHED
 from rltrace.diff.base.kernels import kernel_differences
 from rltrace.diff.base.model import Cause, Finding, OtherKernel, Pair
+from rltrace.diff.base.sequences import grouped
 from rltrace.diff.causes.operands import PERMUTED, hash_seed_text
 from rltrace.diff.stream.compare import StreamResult
 from rltrace.diff.stream.steps import bare_finding, compare_steps
@@ -42,9 +43,7 @@ def other_kernels(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]], equal: Equ
             yield from _without_equal_kernels(a, launched, equal)
         if a.library_reports is None or b.library_reports is None:
             continue
-        reported: dict[int, list[Evidence]] = {}
-        for call in b.library_reports.calls.values():
-            reported.setdefault(call.key, []).append(evidence_of(b, call))
+        reported = grouped((call.key, evidence_of(b, call)) for call in b.library_reports.calls.values())
         own = ((call, [evidence_of(a, call)], reported.get(call.key, [])) for call in a.library_reports.calls.values())
         yield from _without_equal_kernels(a, own, equal)
 

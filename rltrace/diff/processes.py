@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rltrace.diff.base.findings import RowAt, row_at
 from rltrace.diff.base.row_diff import arguments_text, difference
+from rltrace.diff.base.sequences import grouped
 from rltrace.diff.base.view import StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Step
@@ -187,11 +188,11 @@ Key = Callable[[ProcessTrace], Hashable]
 def process_pairs(a: Trace, b: Trace) -> list[Pair]:
     """Pairs of processes, in A's order."""
     sides = [[process for process in trace.processes if not is_pool(process.name)] for trace in (a, b)]
-    families = [_families(processes) for processes in sides]
+    families = [grouped((_requested_name(process), process) for process in processes) for processes in sides]
     paired: dict[str, ProcessTrace] = {}
     for name in families[0].keys() & families[1].keys():
         of_a, of_b = families[0][name], families[1][name]
-        renamed = any(_was_renamed(process) for process in (*of_a, *of_b))
+        renamed = any(process.name != name for process in (*of_a, *of_b))
         paired |= _pair(of_a, of_b, OF_RENAMED if renamed else (_name,))
     return [(process, paired[process.name]) for process in sides[0] if process.name in paired]
 
@@ -210,19 +211,7 @@ def under_names_of(a: Trace, b: Trace, pairs: Sequence[Pair]) -> Trace:
 
 def pooled(trace: Trace) -> dict[str, list[ProcessTrace]]:
     """The processes of each pool, by the pool's name: ``rank0/pool`` for ``rank0/pool:3``."""
-    found: dict[str, list[ProcessTrace]] = {}
-    for process in trace.processes:
-        if is_pool(process.name):
-            found.setdefault(pool_of(process.name), []).append(process)
-    return found
-
-
-def _families(processes: Sequence[ProcessTrace]) -> dict[str, list[ProcessTrace]]:
-    """Processes by the name that they requested."""
-    found: dict[str, list[ProcessTrace]] = {}
-    for process in processes:
-        found.setdefault(_requested_name(process), []).append(process)
-    return found
+    return grouped((pool_of(process.name), process) for process in trace.processes if is_pool(process.name))
 
 
 def _pair(a: Sequence[ProcessTrace], b: Sequence[ProcessTrace], keys: Sequence[Key]) -> dict[str, ProcessTrace]:
@@ -230,9 +219,7 @@ def _pair(a: Sequence[ProcessTrace], b: Sequence[ProcessTrace], keys: Sequence[K
     paired: dict[str, ProcessTrace] = {}
     free_a, free_b = sorted(a, key=_order), sorted(b, key=_order)
     for key in keys if free_a and free_b else ():
-        left: dict[Hashable, list[ProcessTrace]] = {}
-        for other in free_b:
-            left.setdefault(key(other), []).append(other)
+        left = grouped((key(other), other) for other in free_b)
         for process in list(free_a):
             partners = left.get(key(process))
             if partners:
@@ -244,10 +231,6 @@ def _pair(a: Sequence[ProcessTrace], b: Sequence[ProcessTrace], keys: Sequence[K
 
 def _requested_name(process: ProcessTrace) -> str:
     return str(process.start_record.get("requested") or process.name)
-
-
-def _was_renamed(process: ProcessTrace) -> bool:
-    return process.name != _requested_name(process)
 
 
 def _order(process: ProcessTrace) -> tuple[int, str]:

@@ -119,22 +119,18 @@ def _possible_sendings(view: StreamView, digest: int, end: int | None) -> Iterat
     """The rows that wrote these bytes, from the last that happened before a receipt on backwards. Where none did, the
     first row that has them at all, if it wrote them: in shared memory, no message need say that it was before."""
     known = False
-    for row in _written(view, digest, end):
-        known = True
-        yield row
+    for row in _rows_with(view, digest, end):
+        if digest in row.rows.outputs(row.place):
+            known = True
+            yield row
     if known or end is None or view.rows > MAX_SCANNED:
         return
     first = list(_rows_with(view, digest, None))[-1:]
     yield from (row for row in first if digest in row.rows.outputs(row.place) and not _has_read(row, digest))
 
 
-def _written(view: StreamView, digest: int, end: int | None) -> Iterator[RowAt]:
-    """The rows that wrote these bytes, from the last before ``end`` on backwards; None: from the last one."""
-    return (row for row in _rows_with(view, digest, end) if digest in row.rows.outputs(row.place))
-
-
 def _rows_with(view: StreamView, digest: int, end: int | None) -> Iterator[RowAt]:
-    """The rows that read or wrote them."""
+    """The rows that read or wrote these bytes, from the last before ``end`` on backwards; None: from the last one."""
     stop = view.rows if end is None else min(end, view.rows)
     for at in range(stop, max(stop - MAX_SCANNED, 0), -ROWS_AT_ONCE):
         rows = view.read(max(at - ROWS_AT_ONCE, 0), at).rows

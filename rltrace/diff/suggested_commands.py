@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from rltrace.command_lines import file_name, file_names, line, record, record_both, record_whole
-from rltrace.diff.base.model import Cause, Finding, Hole, Pair
+from rltrace.diff.base.model import OF_COMPUTING, Cause, Finding, Hole, Pair
 from rltrace.diff.causes.extra_ops import COMPILED
 from rltrace.trace.format.schema import has_iterations
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS
 from rltrace.trace.read.reader import Trace
 
-OF_COMPUTING = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION}
-
 ON_A_GPU = "cuda"
 """The kernel text of an op on a GPU without a profile."""
 
-OF_VALUES = {Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION, Cause.OUTSIDE, Cause.RNG}
+OF_VALUES = {*OF_COMPUTING, Cause.OUTSIDE, Cause.RNG}
 
 
 def settle_inputs(a: Trace, b: Trace, step_a: int, step_b: int) -> tuple[str, ...]:
@@ -64,18 +62,14 @@ def confirm(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
 
 def explain(a: Trace, b: Trace, finding: Finding) -> tuple[str, ...]:
     """Run the op of a finding under other settings, where a trace holds its inputs."""
-    if not _can_be_explained(finding) or has_iterations(a.engine_of(finding.stream)):
+    if finding.cause not in OF_COMPUTING or finding.a_index is None or finding.b_index is None:
+        return ()
+    if (finding.op or "").startswith(LAUNCH_ROWS) or has_iterations(a.engine_of(finding.stream)):
         return ()
     sides = (a, finding.a_index), (b, finding.b_index)
     if not any(row is not None and _holds_inputs(trace, finding.stream, row) for trace, row in sides):
         return ()
     return (line("explain", a.path, b.path),)
-
-
-def _can_be_explained(finding: Finding) -> bool:
-    if finding.cause not in OF_COMPUTING or finding.a_index is None or finding.b_index is None:
-        return False
-    return finding.op is None or not finding.op.startswith(LAUNCH_ROWS)
 
 
 def _holds_inputs(trace: Trace, name: str, row: int) -> bool:

@@ -7,7 +7,7 @@ is no proof.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def trained_alike(a: Trace, b: Trace, pairs: Sequence[tuple[ProcessTrace, Proces
     paired = {id(process) for pair in training for process in pair}
     if any(len(p.steps) and id(p) not in paired for trace in (a, b) for p in trace.processes):
         return None
-    if not training or not all(_ended_alike(*pair) and _trained_alike(*pair) for pair in training):
+    if not training or not all(_trained_alike(*pair) for pair in training):
         return None
     every = [process for trace in (a, b) for process in trace.processes]
     if not all(process.state in FINISHED and recorded_throughout(process) for process in every):
@@ -59,11 +59,9 @@ def trained_alike_text(attempts: int) -> str:
     )
 
 
-def _ended_alike(a: ProcessTrace, b: ProcessTrace) -> bool:
-    return a.state == b.state == COMPLETE and a.exit == b.exit
-
-
 def _trained_alike(a: ProcessTrace, b: ProcessTrace) -> bool:
+    if not (a.state == b.state == COMPLETE and a.exit == b.exit):
+        return False
     at_a, at_b = match_steps(a, a.steps, b, b.steps)
     if not len(at_a) == len(at_b) == len(a.steps) == len(b.steps):
         return False
@@ -96,28 +94,20 @@ def _drew_alike(a: ProcessTrace, b: ProcessTrace) -> bool:
             drawn_a, drawn_b = _drawn(view_a, None), _drawn(view_b, step_of)
         except HoleError:
             return False
-        if any(not _is_same(drawn_a[draw], drawn_b[draw]) for draw in drawn_a.keys() & drawn_b.keys()):
-            return False
+        for draw in drawn_a.keys() & drawn_b.keys():
+            if drawn_a[draw] != drawn_b[draw] or any(marked for _, marked in drawn_a[draw]):
+                return False
     return True
-
-
-def _is_same(a: list[Drawn], b: list[Drawn]) -> bool:
-    return a == b and not any(marked for _, marked in a)
 
 
 def _drawn(view: StreamView, step_of: dict[int, int] | None) -> dict[Draw, list[Drawn]]:
     """What a stream drew, by step and call, in order. ``step_of``: A's steps by those of B; None: the stream is A's."""
     found: dict[Draw, list[Drawn]] = {}
-    for row, step, token, marked in _drawing_rows(view):
-        number = step if step_of is None else step_of.get(step, step)
-        found.setdefault((number, token), []).append((row, marked))
-    return found
-
-
-def _drawing_rows(view: StreamView) -> Iterator[tuple[tuple[int, ...], int, int, bool]]:
     for start in range(0, view.rows, CHUNK_ROWS):
         stretch = view.read(start, min(start + CHUNK_ROWS, view.rows))
-        marked, steps = stretch.flags(RowFlag.MARKED), stretch.rows.column(Column.STEP)
+        marked, steps = stretch.flags(RowFlag.MARKED), stretch.rows.column(Column.STEP).tolist()
         for place in np.flatnonzero(stretch.flags(RowFlag.RNG)).tolist():
-            outputs = tuple(stretch.rows.outputs(place))
-            yield outputs, int(steps[place]), int(stretch.tokens.identity[place]), bool(marked[place])
+            step = steps[place] if step_of is None else step_of.get(steps[place], steps[place])
+            drawn = tuple(stretch.rows.outputs(place)), bool(marked[place])
+            found.setdefault((step, int(stretch.tokens.identity[place])), []).append(drawn)
+    return found

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rltrace.diff.base.coverage import THREADS_BESIDE, recorded_throughout, slept_through
-from rltrace.diff.base.findings import Judgement, make_finding, row_at
+from rltrace.diff.base.findings import Judgement, one_sided_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.causes.rng import draws_from, rng_ends_equal
@@ -77,11 +77,8 @@ def _is_settled(compared: Sequence[StreamResult], names: frozenset[str]) -> bool
     if {result.a.name for result in compared} != names:
         return False
     return all(
-        result.decisive is None
-        and result.undecided is None
-        and not result.structure.only_a
-        and not result.structure.only_b
-        for result in compared
+        r.decisive is None and r.undecided is None and not r.structure.only_a and not r.structure.only_b
+        for r in compared
     )
 
 
@@ -185,7 +182,7 @@ def _finding(side: str, partner: ProcessTrace | None, view: StreamView) -> list[
         return []
     why = f"only {side} has the stream {view.name} ({view.rows:,} ops)" + (f"; {harm}" if harm else "")
     decided = Judgement(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
-    finding = make_finding(row, None, decided, 0) if side == "A" else make_finding(None, row, decided, 0)
+    finding = one_sided_finding(row, side == "A", decided, 0)
     return [(view.process.name, finding, bool(harm))]
 
 
@@ -219,28 +216,18 @@ def _draws_too(stream: StreamTrace, number: int) -> bool:
 def downgrade_for_torchscript(result: StreamResult) -> StreamResult:
     """``result``, undecided where its difference is after ops that TorchScript ran on separate threads."""
     decisive = result.decisive
-    if decisive is None or not (
-        _is_after_fork(result.a, decisive.a_index) or _is_after_fork(result.b, decisive.b_index)
-    ):
+    if decisive is None:
         return result
-    return replace(
-        result, first=result.first or decisive, value=None, harmful=None, undecided=_reason(result, decisive)
-    )
-
-
-def _reason(result: StreamResult, decisive: Finding) -> str:
-    rows = (first_torchscript_row(result.a), first_torchscript_row(result.b))
-    first = min(row for row in rows if row is not None)
-    return (
-        f"TorchScript ran ops on separate threads beside {result.a.name} from row {first:,} on (torch.jit.fork): "
-        f"which ops are rows depends on timing, so the difference after {decisive.identical_before:,} equal ops may "
+    sides = (result.a, decisive.a_index), (result.b, decisive.b_index)
+    forks = [(first, row) for view, row in sides if (first := first_torchscript_row(view)) is not None]
+    if not any(row is not None and row >= first for first, row in forks):
+        return result
+    why = (
+        f"TorchScript ran ops on separate threads beside {result.a.name} from row {min(forks)[0]:,} on (torch.jit.fork)"
+        f": which ops are rows depends on timing, so the difference after {decisive.identical_before:,} equal ops may "
         "be due to timing only"
     )
-
-
-def _is_after_fork(view: StreamView, row: int | None) -> bool:
-    first = first_torchscript_row(view)
-    return first is not None and row is not None and row >= first
+    return replace(result, first=result.first or decisive, value=None, harmful=None, undecided=why)
 
 
 def first_torchscript_row(view: StreamView) -> int | None:

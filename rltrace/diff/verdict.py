@@ -64,8 +64,10 @@ def decide(evidence: Evidence) -> tuple[Verdict, str]:
         return Verdict.UNKNOWN, (
             f"these look like different programs: only {matched:,} {ops}, of {rows_a:,} of A and {rows_b:,} of B"
         )
-    if evidence.decisive is not None and evidence.trained_alike is None:
-        return Verdict.DIVERGED, _diverged(evidence, evidence.decisive)
+    decisive = evidence.decisive
+    if decisive is not None and evidence.trained_alike is None:
+        equal = "steps" if decisive.op is None else f"ops of {decisive.stream}"
+        return Verdict.DIVERGED, f"{decisive.identical_before:,} {equal} are equal before the first that differs"
     reasons = [r.undecided for r in evidence.streams] + [p.undecided for p in evidence.pools]
     undecided = next(filter(None, reasons), None)
     if undecided is not None:
@@ -88,15 +90,12 @@ def _equal(evidence: Evidence) -> tuple[Verdict, str]:
     if not evidence.one_sided_streams and not one_sided_steps and all(r.is_identical for r in evidence.streams):
         return Verdict.IDENTICAL, f"all {extent} are equal"
     if evidence.level == "step":
-        return (
-            Verdict.SAME_VALUES,
-            f"all matched ones of {extent} are equal, but one side made steps that the other did not",
-        )
+        why = f"all matched ones of {extent} are equal, but one side made steps that the other did not"
+        return Verdict.SAME_VALUES, why
     moved = any(r.structure.reordered or r.structure.reordered_steps or r.moved_calls for r in evidence.streams)
     if not evidence.one_sided and not moved and any(r.events.differing for r in evidence.streams):
-        return Verdict.SAME_VALUES, (
-            f"all {extent} are equal; data from outside torch differs, but no op computed with it"
-        )
+        why = f"all {extent} are equal; data from outside torch differs, but no op computed with it"
+        return Verdict.SAME_VALUES, why
     if not evidence.one_sided:
         return Verdict.SAME_VALUES, (
             f"both sides ran the same {evidence.matched:,} ops with equal values; some are reordered, or called "
@@ -109,12 +108,6 @@ def _equal(evidence: Evidence) -> tuple[Verdict, str]:
         f"every matched op has equal values ({evidence.matched:,} matched ops); {drew}, and no value that both sides "
         "computed differs after them"
     )
-
-
-def _diverged(evidence: Evidence, decisive: Finding) -> str:
-    if decisive.op is None:
-        return f"{decisive.identical_before:,} steps are equal before the first that differs"
-    return f"{decisive.identical_before:,} ops of {decisive.stream} are equal before the first that differs"
 
 
 def _extent(evidence: Evidence) -> str:

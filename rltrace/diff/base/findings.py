@@ -149,6 +149,11 @@ def make_finding(
     )
 
 
+def one_sided_finding(row: RowAt, of_a: bool, judgement: Judgement, identical_before: int) -> Finding:
+    """The finding at a row that A or B alone has."""
+    return make_finding(row if of_a else None, None if of_a else row, judgement, identical_before)
+
+
 def attempt_of(row: RowAt) -> tuple[OptimizerCount, int | None] | None:
     """The attempt that ends the step of a row, and the environment steps so far; None: no attempt ended it."""
     found = row.view.attempt_after(row.index)

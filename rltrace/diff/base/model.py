@@ -37,6 +37,10 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
 
 
+OF_COMPUTING = frozenset((Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION))
+"""Causes where the inputs of an op match and its outputs differ."""
+
+
 class InputsMatch(StrEnum):
     """How it is known whether the inputs of an op were equal on both sides."""
 
@@ -202,8 +206,7 @@ class Finding:
         another kernel, or none that differs, or an optimizer calls it with other numbers."""
         if self.inputs_match not in (InputsMatch.READ, InputsMatch.INFERRED):
             return False
-        of_kernel = self.cause in (Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION)
-        return of_kernel or (self.cause is Cause.ARGUMENTS and self.phase == "optimizer")
+        return self.cause in OF_COMPUTING or (self.cause is Cause.ARGUMENTS and self.phase == "optimizer")
 
     def is_independent_of(self, other: Finding) -> bool:
         """Whether it does not go back to what another process did before it, which reached this one only as data."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.findings import RowAt
+from rltrace.diff.base.sequences import grouped
 from rltrace.diff.base.view import COMPUTATION, EACH_BY_ITSELF, RowRange, StreamView
 from rltrace.trace.format.rows import Link, Rows
 from rltrace.trace.format.schema import LINES, VALUE_FLAGS, WRITES, Column, Kind, Origin, RowFlag
@@ -306,9 +307,7 @@ def _named_differences(a: RowAt, b: RowAt) -> list[str]:
     differing = [(name, x, y) for name, x, y in pairs if x != y]
     if not all(name for name, _, _ in differing):
         return []
-    times: dict[tuple[str, str, str], list[str]] = {}
-    for name, x, y in differing:
-        times.setdefault((_PLACE.sub("", name), x, y), []).append(name)
+    times = grouped(((_PLACE.sub("", name), x, y), name) for name, x, y in differing)
     counts = [(names[0], x, y, f" ({len(names)} times)" * (len(names) > 1)) for (_, x, y), names in times.items()]
     return [f"{name}={x} in A, {y} in B{count}" for name, x, y, count in counts]
 

@@ -7,11 +7,15 @@ Algorithm and Its Variations" (1986), section 4b (linear space); patience sortin
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 Tokens = NDArray[np.uint64]
 Indices = NDArray[np.int64]
@@ -33,6 +37,14 @@ class SearchBudget:
         self.left -= steps
         if self.left < 0:
             raise BudgetExceededError
+
+
+def grouped(keyed: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, in order."""
+    found: dict[K, list[V]] = {}
+    for key, value in keyed:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def common_prefix(a: Tokens | Indices, b: Tokens | Indices) -> int:
@@ -87,7 +99,7 @@ def heaviest_increasing(values: Indices, weights: Indices) -> Indices:
     return np.array(found[::-1], np.int64)
 
 
-def occurrences(codes: NDArray[np.int64]) -> Indices:
+def occurrences(codes: Tokens | Indices) -> Indices:
     """For each element, the number of equal ones before it."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]

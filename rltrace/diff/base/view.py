@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rltrace.diff.base.sequences import EMPTY, Tokens
+from rltrace.diff.base.sequences import EMPTY, Tokens, grouped
 from rltrace.diff.base.tokens import RowTokens, mix, values_of
 from rltrace.errors import HoleError
 from rltrace.trace.format.row_hashes import Keyed, RowHashes, row_hashes
@@ -88,7 +88,7 @@ class SiteNames:
     def _one_to_one(self, key: StackKey, in_torch: Sequence[Mapping[int, object]]) -> list[tuple[int, int]]:
         """Pairs of sites whose key occurs exactly once on each side, with the same frames in torch where given."""
         a, b = (
-            _group(((key(stack), own.get(site)), site) for site, stack in stacks.items())
+            grouped(((key(stack), own.get(site)), site) for site, stack in stacks.items())
             for stacks, own in zip((self._a, self._b), in_torch, strict=True)
         )
         return [(found[0], b[k][0]) for k, found in a.items() if k[0] and len(found) == len(b.get(k, ())) == 1]
@@ -112,13 +112,6 @@ def _unmatched_sites(process: ProcessTrace, others: Tokens) -> list[int]:
 def _stacks(process: ProcessTrace, sites: Iterable[int]) -> dict[int, Stack]:
     """The frames outside torch of each of these sites."""
     return {i: tuple((f.file, f.function, f.source.strip()) for f in process.words.stack(i)) for i in sites}
-
-
-def _group(keyed: Iterable[tuple[tuple[Any, ...], int]]) -> dict[tuple[Any, ...], list[int]]:
-    found: dict[tuple[Any, ...], list[int]] = {}
-    for key, site in keyed:
-        found.setdefault(key, []).append(site)
-    return found
 
 
 StackKey = Callable[[Stack], tuple[tuple[str, ...], ...]]

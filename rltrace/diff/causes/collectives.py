@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.findings import RowAt, row_at
+from rltrace.diff.base.sequences import grouped
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.errors import HoleError
 from rltrace.trace.format.collectives import FUNCTIONAL
@@ -99,10 +100,7 @@ def collectives_between(view: StreamView, start: int, last: int) -> dict[Key, li
             _add_collectives(calls, view.read(at, min(at + CHUNK_ROWS, last + 1)), names, incoming)
     except HoleError:
         return None
-    found: dict[Key, list[CollectiveCall]] = {}
-    for call in calls:
-        found.setdefault(call.key, []).append(call)
-    return found
+    return grouped((call.key, call) for call in calls)
 
 
 def _add_collectives(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rltrace.diff.base.model import Cause, Finding
+from rltrace.diff.base.model import OF_COMPUTING, Cause, Finding
 
 CPU, CUDA = "cpu", "cuda"
 ONE_THREAD = "1 thread"
@@ -31,7 +31,7 @@ class NondeterminismTable:
     """Whether it has a deterministic form, which the setting selects; else the setting makes it raise an error."""
     how: str = ""
     """Another way to make it deterministic, where the setting does not."""
-    causes: frozenset[Cause] = frozenset((Cause.KERNEL, Cause.SAME_KERNEL, Cause.COMPUTATION))
+    causes: frozenset[Cause] = OF_COMPUTING
     """The causes of a difference that it may explain."""
 
 

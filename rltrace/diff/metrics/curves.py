@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rltrace.diff.align.blocks import attempt_keys
 from rltrace.diff.base.model import CurvePoint, Drift, DriftPoint, Finding
-from rltrace.diff.base.sequences import Tokens
+from rltrace.diff.base.sequences import Tokens, occurrences
 from rltrace.diff.base.tokens import mix
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.metrics.series import RATE, Place, Series, StepNumbers, Values, item_place
@@ -106,7 +106,7 @@ def paired(a: Series, b: Series, attempts: AttemptTables | None) -> tuple[NDArra
         return every, every
     if logs_more_often(*(Counter(own.tolist()) for own in tokens)):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    keys = [mix(own, _occurrence(own)) for own in tokens]
+    keys = [mix(own, occurrences(own).astype(np.uint64)) for own in tokens]
     _, at_a, at_b = np.intersect1d(keys[0], keys[1], return_indices=True)
     order = np.argsort(at_a)
     return at_a[order].astype(np.int64), at_b[order].astype(np.int64)
@@ -136,17 +136,6 @@ def _held(a: Series, b: Series, attempts: AttemptTables | None) -> tuple[StepNum
         return None
     x, y = (series.values[np.searchsorted(series.steps, steps, side="right") - 1] for series in (a, b))
     return steps, x, y
-
-
-def _occurrence(tokens: Tokens) -> Tokens:
-    """Occurrence of each token among equal ones, from 0."""
-    order = np.argsort(tokens, kind="stable")
-    ordered = tokens[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(ordered) else np.zeros(0, int)
-    counts = np.diff(np.append(starts, len(ordered)))
-    found = np.empty(len(tokens), np.uint64)
-    found[order] = np.arange(len(tokens)) - np.repeat(starts, counts)
-    return found
 
 
 def distances(x: Values, y: Values) -> Values:

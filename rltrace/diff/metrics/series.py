@@ -284,9 +284,8 @@ def attempts_of(process: ProcessTrace, ordinal: int) -> tuple[StepNumbers, NDArr
     own = [n for n, payload in enumerate(payloads) if isinstance(payload, dict) and payload["ordinal"] == ordinal]
     steps = process.steps[np.isin(process.steps[:, Step.OPTIMIZER], own)]
     numbers = steps[:, Step.STEP].astype(np.int64)
-    skipped = steps[:, Step.SKIPPED] == 1
-    stream_name = _recorded_skips(process, ordinal)  # by the scaler, where a fused optimizer skips on the device
-    return numbers, skipped | np.isin(numbers, stream_name)
+    by_scaler = _recorded_skips(process, ordinal)  # where a fused optimizer skips on the device
+    return numbers, (steps[:, Step.SKIPPED] == 1) | np.isin(numbers, by_scaler)
 
 
 def _recorded_skips(process: ProcessTrace, ordinal: int) -> StepNumbers:
@@ -299,8 +298,8 @@ def _recorded_skips(process: ProcessTrace, ordinal: int) -> StepNumbers:
     ]
     samples = process.samples[np.isin(process.samples[:, Sample.SERIES], own)]
     positive = np.ascontiguousarray(samples[:, Sample.VALUE]).view(np.float64) > 0
-    stream_name: StepNumbers = samples[positive, Sample.STEP].astype(np.int64)
-    return stream_name
+    skipped: StepNumbers = samples[positive, Sample.STEP].astype(np.int64)
+    return skipped
 
 
 # --- logged scalars ---------------------------------------------------------------------------------------------------

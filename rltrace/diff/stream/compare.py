@@ -29,7 +29,6 @@ from rltrace.diff.causes.outside_data import OutsideData
 from rltrace.diff.causes.uninitialised import MarkedRows, count_marked
 from rltrace.diff.metrics.curves import curve_points
 from rltrace.diff.stream.end import classify_end, harmless_end
-from rltrace.diff.stream.hunks import HunkCounter
 from rltrace.diff.stream.steps import compare_steps
 from rltrace.diff.stream.walk import Progress, StreamWalk
 from rltrace.trace.read.process import ProcessTrace
@@ -117,7 +116,7 @@ def compare_streams(
     base = 0
     search: Bisection | None = None
     same_structure = False
-    if _same_windows(a, b):
+    if a.process.windows == b.process.windows and not is_shifted(a.process, b.process):
         search = Bisection(a, b, watch=watch)
         base_or_none = _search(search, result)
         if base_or_none is None:
@@ -239,16 +238,7 @@ def _apply_end(result: StreamResult, walk: StreamWalk) -> None:
         result.first = result.first or end.finding
         result.harmful = result.harmful or end.finding
     if end.harmless:
-        _add_harmless_end(result, walk.hunks, longer, rows)
+        places = np.arange(longer.rows - rows, longer.rows)
+        walk.hunks.one_sided("only-b" if shorter_is_a else "only-a", places, np.full(rows, shorter.rows))
+        result.structure = walk.hunks.structure(whole=True)
         result.first = result.first or harmless_end(longer, shorter_is_a, rows, walk.equal)
-
-
-def _add_harmless_end(result: StreamResult, hunks: HunkCounter, longer: StreamView, rows: int) -> None:
-    kind, end = ("only-a", result.b.rows) if longer is result.a else ("only-b", result.a.rows)
-    places = np.arange(longer.rows - rows, longer.rows)
-    hunks.one_sided(kind, places, np.full(rows, end))
-    result.structure = hunks.structure(whole=True)
-
-
-def _same_windows(a: StreamView, b: StreamView) -> bool:
-    return a.process.windows == b.process.windows and not is_shifted(a.process, b.process)

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from rltrace.diff.base.coverage import unfinished_text
-from rltrace.diff.base.findings import Judgement, RowAt, make_finding, row_at
+from rltrace.diff.base.findings import Judgement, RowAt, one_sided_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.causes.extra_ops import control_flow
 from rltrace.diff.causes.rng import Draws
 from rltrace.errors import HoleError
+from rltrace.trace.format.root import COMPLETE
 from rltrace.trace.format.schema import Column, Step
 
-FINISHED = "complete"
 MAX_HARMLESS = 1 << 16
 """Rows; more than that are no logging."""
 MAX_IDENTITIES = 4_096
@@ -50,8 +50,7 @@ def classify_end(
     ``one_sided``: one-sided rows before them, of ``shorter`` and of ``longer``.
     """
     side, other = ("A", "B") if shorter_is_a else ("B", "A")
-    state = shorter.process.state
-    if state != FINISHED:
+    if shorter.process.state != COMPLETE:
         return StreamEnd(open=unfinished_text(side, shorter.process))
     if is_harmless(shorter, longer, rows, one_sided, draws):
         return StreamEnd(harmless=rows)
@@ -65,16 +64,14 @@ def classify_end(
     ends = f"ends here with an uncaught {exception}" if exception else "is complete and ends here"
     why = f"{side} {ends}; {other} continues with {row}, {more}"
     decided = Judgement(Cause.ENDED, InputsMatch.UNKNOWN, why)
-    return StreamEnd(
-        finding=make_finding(None, row, decided, equal) if shorter_is_a else make_finding(row, None, decided, equal)
-    )
+    return StreamEnd(one_sided_finding(row, not shorter_is_a, decided, equal))
 
 
 def harmless_end(longer: StreamView, longer_is_b: bool, rows: int, equal: int) -> Finding:
     """The finding at the first of a few ops at the end of one side only."""
     row = row_at(longer, longer.rows - rows)
     decided = control_flow("B" if longer_is_b else "A", row, "A" if longer_is_b else "B", None, "")
-    return make_finding(None, row, decided, equal) if longer_is_b else make_finding(row, None, decided, equal)
+    return one_sided_finding(row, not longer_is_b, decided, equal)
 
 
 def is_harmless(
@@ -97,17 +94,13 @@ def is_harmless(
     if not draws.are_settled(longer, stretch):
         return False
     sites = longer.keys("sites", np.unique(stretch.rows.column(Column.SITE)))
-    known = np.isin(
-        sites, shorter.keys("sites", np.arange(len(shorter.process.tables["sites"]), dtype=np.uint32))
-    ).any()
-    if not known or _is_background_thread(longer):
+    others = shorter.keys("sites", np.arange(len(shorter.process.tables["sites"]), dtype=np.uint32))
+    known = np.isin(sites, others).any()
+    # a background thread makes no optimizer step while another thread of the process does
+    is_background = "/thread:" in longer.name and not len(longer.steps) and len(longer.process.steps) > 0
+    if not known or is_background or _ran_before(shorter, one_sided[0], stretch):
         return True
-    return _ran_before(shorter, one_sided[0], stretch) or _ran_alone_before(longer, one_sided[1], stretch)
-
-
-def _is_background_thread(view: StreamView) -> bool:
-    """Whether the thread makes no optimizer step while another thread of the process does."""
-    return "/thread:" in view.name and not len(view.steps) and len(view.process.steps) > 0
+    return set(stretch.tokens.identity.tolist()) <= set(_identities(longer, one_sided[1][-MAX_IDENTITIES:]))
 
 
 def _ran_before(shorter: StreamView, unmatched: Indices, rest: RowRange) -> bool:
@@ -115,11 +108,6 @@ def _ran_before(shorter: StreamView, unmatched: Indices, rest: RowRange) -> bool
     if not len(rest) <= len(unmatched) <= MAX_IDENTITIES:
         return False
     return not Counter(rest.tokens.identity.tolist()) - Counter(_identities(shorter, unmatched))
-
-
-def _ran_alone_before(longer: StreamView, extra: Indices, rest: RowRange) -> bool:
-    """Whether the longer side ran ops of the same identities before, unmatched."""
-    return set(rest.tokens.identity.tolist()) <= set(_identities(longer, extra[-MAX_IDENTITIES:]))
 
 
 def _identities(view: StreamView, rows: Indices) -> list[int]:

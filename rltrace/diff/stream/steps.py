@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.align.blocks import Steps, knows_optimizers, match_steps
+from rltrace.diff.base.coverage import unfinished_text
 from rltrace.diff.base.findings import optimizer_count
 from rltrace.diff.base.model import Cause, Finding, InputsMatch, Pair
 from rltrace.diff.base.view import is_shifted
@@ -68,9 +69,8 @@ def compare_steps(a: ProcessTrace, b: ProcessTrace, *, exclude: NDArray[np.uint6
     if len(differing):
         k = int(differing[0])
         shown = [c for c in columns if own_a[k, c] or own_b[k, c] or c is not Step.DEVICE_GENERATORS]
-        found = _finding(
-            a, b, own_a[k], own_b[k], {c: bool(unequal[k, columns.index(c)]) for c in shown}, int(both[:k].sum())
-        )
+        differs = {column: bool(unequal[k, columns.index(column)]) for column in shown}
+        found = _finding(a, b, own_a[k], own_b[k], differs, int(both[:k].sum()))
         numbers = int(own_a[k, Step.STEP]), int(own_b[k, Step.STEP])
         return StepResult(int(both.sum()), found, numbers, notes=notes)
     more_a = len(steps_a) - (int(at_a[-1]) + 1 if len(at_a) else 0)
@@ -93,9 +93,7 @@ def _generator_notes(a: Steps, b: Steps, both: NDArray[np.bool_]) -> Iterator[st
     """Sentences on the states of generators outside torch; ``both``: steps that are compared."""
     firsts: dict[int, list[str]] = {}
     for column, name in UNDECISIVE.items():
-        present = np.flatnonzero(
-            both & (a[:, column] != 0) & (b[:, column] != 0)
-        )  # a side may not have imported it yet
+        present = np.flatnonzero(both & (a[:, column] != 0) & (b[:, column] != 0))  # a side may import it later
         differing = present[a[present, column] != b[present, column]]
         if len(differing):
             from_the_start = differing[0] == present[0]
@@ -178,15 +176,14 @@ def _other_optimizer(a: ProcessTrace, b: ProcessTrace, step_a: Steps, step_b: St
     names = [optimizer_count(process, step).name for process, step in ((a, step_a), (b, step_b))]
     if names[0] == names[1]:
         return None
-    return bare_finding(
-        a, step_a, Cause.CONTROL_FLOW, f"A makes a step of {names[0]} here, and B one of {names[1]}", before
-    )
+    why = f"A makes a step of {names[0]} here, and B one of {names[1]}"
+    return bare_finding(a, step_a, Cause.CONTROL_FLOW, why, before)
 
 
 def _end(a: ProcessTrace, b: ProcessTrace, more_a: int, more_b: int) -> tuple[Finding | None, str | None]:
     shorter, longer, more = (a, b, more_b) if more_b else (b, a, more_a)
     side, other = ("A", "B") if more_b else ("B", "A")
     if shorter.state != "complete":
-        return None, f"equal so far, but {side} is {shorter.state}" + (f" ({shorter.why})" if shorter.why else "")
+        return None, unfinished_text(side, shorter)
     why = f"{side} is complete and ends after {len(shorter.steps):,} steps; {other} goes on for {more:,} more"
     return bare_finding(longer, longer.steps[-more], Cause.ENDED, why, len(shorter.steps)), None

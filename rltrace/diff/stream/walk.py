@@ -19,7 +19,7 @@ from rltrace.diff.align.rows import Alignment, before, insertion_places, one_sid
 from rltrace.diff.align.window import context_before, first_unequal, has_more, read_window
 from rltrace.diff.base.bisect import Unreadable
 from rltrace.diff.base.context import DiffContext, Matching
-from rltrace.diff.base.findings import PROFILER, Judgement, RowAt, attempt_of, make_finding, row_at
+from rltrace.diff.base.findings import PROFILER, Judgement, RowAt, attempt_of, make_finding, one_sided_finding, row_at
 from rltrace.diff.base.model import Cause, Finding, NamedDifference, OptimizerCount
 from rltrace.diff.base.row_diff import difference
 from rltrace.diff.base.sequences import Indices, Tokens
@@ -247,7 +247,7 @@ class StreamWalk:
     def _walk_windows(self, block: Block) -> None:
         at = block.a0, block.b0
         while at != (block.a1, block.b1) and self.value is None and self.undecided is None:
-            if not block.ended and self._one_has_ended(at):
+            if not block.ended and (at[0] == self.a.rows) != (at[1] == self.b.rows):  # one side has no rows left
                 self.trailing = self.a.rows - at[0], self.b.rows - at[1]
                 if not has_more(self.context, block):
                     self._look(*self.trailing)
@@ -263,10 +263,6 @@ class StreamWalk:
             if part.stop is not None:
                 self._stop(part.stop, part.hole)
             at = at[0] + part.cut[0], at[1] + part.cut[1]
-
-    def _one_has_ended(self, at: tuple[int, int]) -> bool:
-        """Whether exactly one of the streams has no rows left."""
-        return (at[0] == self.a.rows) != (at[1] == self.b.rows)
 
     def _add_window(
         self, a: RowRange, b: RowRange, found: Alignment, cut: tuple[int, int], final: bool, step_ends: bool = False
@@ -327,9 +323,8 @@ class StreamWalk:
             else:
                 judgement = carried_generator(self.context, row_a, row_b, judgement)
         elif judgement.cause in (Cause.OUTSIDE, Cause.ARGUMENTS) and judgement.received is None:
-            judgement = replace(
-                judgement, explanation=judgement.explanation + self._earlier_text(row_a, judgement.cause)
-            )
+            why = judgement.explanation + self._earlier_text(row_a, judgement.cause)
+            judgement = replace(judgement, explanation=why)
         before = self.equal
         if origin.a.index < row_a.index:  # an earlier marked op is the origin
             before = min(before, origin.a.index)
@@ -501,9 +496,9 @@ class StreamWalk:
     def _note_use(self, first: RowAt, writer: RowAt, user: str) -> None:
         """Note ``first``, the first one-sided op of those that made what ``writer`` wrote."""
         forward = self._forward_of(first)
-        more = (
-            "" if forward is None else f"; before it, only {self._side(forward)} runs {forward} (row {forward.index:,})"
-        )
+        more = ""
+        if forward is not None:
+            more = f"; before it, only {self._side(forward)} runs {forward} (row {forward.index:,})"
 
         def harm(it: str) -> str:
             made = f"{it} wrote" if first.index == writer.index else f"{writer} (row {writer.index:,}) made of {it}"
@@ -522,8 +517,7 @@ class StreamWalk:
         why = harm("it" if first.index == row.index else f"{row.op} (row {row.index:,}) of the same line")
         side = self._side(row)
         judgement = control_flow(side, first, "B" if side == "A" else "A", self._opposite(first), why)
-        on_a = side == "A"
-        return make_finding(first if on_a else None, None if on_a else first, judgement, before)
+        return one_sided_finding(first, side == "A", judgement, before)
 
     def _side(self, row: RowAt) -> str:
         return "A" if row.view is self.a else "B"
