@@ -377,11 +377,8 @@ class CaptureBuilder:
     def _take_captures(self) -> tuple[NewValues, NewActivations]:
         """Remove and return all, for a commit."""
         values, self._values, self._left_out = NewValues(self._values, self._left_out), [], []
-        activations, self._activations, self._rows_left_out = (
-            NewActivations(self._activations, self._rows_left_out),
-            [],
-            [],
-        )
+        activations = NewActivations(self._activations, self._rows_left_out)
+        self._activations, self._rows_left_out = [], []
         return values, activations
 
 
@@ -526,24 +523,10 @@ class StreamBuilder(CaptureBuilder):
         number = process.tables.intern("optimizers", portable_key("optimizers", identity), identity)
         count = process.attempts.get(number, 0)
         process.attempts[number] = count + 1
+        counts = count, skipped, backwards, environment_steps, self.rows
         written, backward = (None if d is None else digest(d) for d in (parameters, gradients))
         states = states_of(generators, python, numpy)
-        self._steps.append(
-            StepRecord(
-                process.step,
-                self.index,
-                number,
-                count,
-                skipped,
-                backwards,
-                environment_steps,
-                self.rows,
-                recorded,
-                written,
-                backward,
-                states,
-            )
-        )
+        self._steps.append(StepRecord(process.step, self.index, number, *counts, recorded, written, backward, states))
         process.step += 1
         return process.step - 1
 

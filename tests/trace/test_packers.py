@@ -18,8 +18,7 @@ from rltrace.trace.format.rows import StepRecord
 from rltrace.trace.format.schema import STEP_CHUNK, Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.write import packers
-from rltrace.trace.write.packers import StepPacker, StepPart, add_part
+from rltrace.trace.write.packers import RowPacker, StepPart, add_part
 from rltrace.trace.write.writer import ProcessWriter
 
 
@@ -48,7 +47,7 @@ def test_commits_never_matter(tmp_path_factory: pytest.TempPathFactory, commits:
     """However steps are spread over commits, the same ones are read back, in full chunks but for the last."""
     path = tmp_path_factory.mktemp("trace") / "a.zarr"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packers, "STEP_CHUNK", 8)
+        patch.setattr(RowPacker, "chunk_rows", 8)
         write(path, commits, close=close)
         process = process_of(path)
         assert process.steps[:, Step.STEP].tolist() == list(range(sum(commits)))
@@ -118,7 +117,5 @@ def test_parts_out_of_order_are_refused() -> None:
 
 def test_nothing_to_pack() -> None:
     """An empty commit makes no record, and the end of a process without steps no chunk."""
-    packer = StepPacker()
-    packer.add([])
-    assert packer.next_chunk(last=True) is None
-    assert packer.newest(0) == (0, [])
+    nothing = np.zeros((0, len(Step)), np.uint64)
+    assert RowPacker(STEPS, "steps").write(nothing, lambda *_: pytest.fail("a chunk"), last=True) == []

@@ -117,7 +117,8 @@ class Messages:
         """Records of what passed since the last call."""
         ends: dict[tuple[tuple[str, bool], int], MessageEnds] = {}
         for _ in range(len(self._peers)):
-            yield MessageEnds.peer_record(*self._peers.popleft())
+            channel, peer = self._peers.popleft()
+            yield {"type": "channel", "channel": channel, "peer": peer}
         for _ in range(len(self._taken)):
             end, stream, row, number, digest = self._taken.popleft()
             found = ends.get((end, stream))

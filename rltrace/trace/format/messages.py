@@ -39,11 +39,6 @@ class MessageEnds(NamedTuple):
         digests = [f"{digest:016x}" for digest in self.digests]
         return {"type": "messages", **self._asdict(), "digests": digests}
 
-    @staticmethod
-    def peer_record(channel: str, peer: str) -> dict[str, object]:
-        """The record of two channels that are the ends of one connection."""
-        return {"type": "channel", "channel": channel, "peer": peer}
-
 
 def parse_messages(record: Record) -> MessageEnds:
     """Raises KeyError, TypeError or ValueError for a record that the recorder does not write."""

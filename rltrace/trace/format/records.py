@@ -74,11 +74,6 @@ def chunk_files(record: Record, folder: str, spec: ArraySpec) -> list[ChunkFile]
     return [_file(entry, f"{folder}/{spec.key(first + i)}", spec) for i, entry in enumerate(record["files"])]
 
 
-def chunk_file(entry: Sequence[object], spec: ArraySpec, chunk: int) -> ChunkFile:
-    """One file of an array, keyed by its path below the process."""
-    return _file(entry, f"{spec.name}/{spec.key(chunk)}", spec)
-
-
 def parse_segment(record: Record) -> Segment:
     """The segment of a commit record."""
     stream, index, first = number(record, "stream"), number(record, "segment"), number(record, "first")
@@ -458,4 +453,4 @@ def _array(record: Mapping[str, Any], spec: ArraySpec) -> ArrayPart:
 
 def _chunk_files(entries: Any, spec: ArraySpec, first: int) -> tuple[ChunkFile, ...]:
     """Files of consecutive chunks."""
-    return tuple(chunk_file(entry, spec, first + i) for i, entry in enumerate(entries))
+    return tuple(_file(entry, f"{spec.name}/{spec.key(first + i)}", spec) for i, entry in enumerate(entries))

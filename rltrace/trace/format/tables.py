@@ -222,11 +222,7 @@ def _drop_incomplete(table: Table, other: Table) -> None:
     """Drop the entries of ``table`` that refer to a lost entry of ``other``."""
     readable = other.present.tolist()
     for number, payload in enumerate(table.payloads):
-        if table.present[number] and not _are_readable(payload, readable):
+        ids = cast(list[object], payload) if table.present[number] else []  # as SHAPES has it of these tables
+        if not all(isinstance(i, int) and 0 <= i < len(readable) and readable[i] for i in ids):
             table.present[number] = False
             table.payloads[number] = None
-
-
-def _are_readable(payload: object, readable: list[bool]) -> bool:
-    ids = cast(list[object], payload)  # as SHAPES has it of these tables
-    return all(isinstance(i, int) and 0 <= i < len(readable) and readable[i] for i in ids)

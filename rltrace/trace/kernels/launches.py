@@ -102,7 +102,7 @@ class RecordedLaunches:
         if parts and rows and first < parts[-1][0] + parts[-1][1]:
             raise ValueError(f"rows {first} and on were already described")
         unknown = [_unknown(entry) for entry in record["unknown"]]
-        strays = [_stray(entry) for entry in record["strays"]]
+        strays = [(str(name), str(by), number({"strays": n}, "strays")) for name, by, n in record["strays"]]
         if rows:
             self._parts.setdefault(stream, []).append((first, rows, record["ids"]))
         self.unknown += unknown
@@ -146,8 +146,3 @@ def _unknown(entry: Any) -> Unknown:
     why, *counts = entry
     stream, first, rows = (number({"unknown": count}, "unknown") for count in counts)
     return Unknown(str(why), stream, first, rows)
-
-
-def _stray(entry: Any) -> Stray:
-    name, launcher, count = entry
-    return str(name), str(launcher), number({"strays": count}, "strays")

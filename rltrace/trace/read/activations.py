@@ -66,11 +66,8 @@ class ActivationArrays:
     def by_owner(self) -> NDArray[np.uint64]:
         """The tensors sorted by call or op, in recorded order within each."""
         table = self.tensors
-        return table[
-            np.lexsort(
-                (table[:, ActivationColumn.NUMBER], table[:, ActivationColumn.STREAM], table[:, ActivationColumn.OWNER])
-            )
-        ]
+        columns = ActivationColumn.NUMBER, ActivationColumn.STREAM, ActivationColumn.OWNER  # the first one last
+        return table[np.lexsort([table[:, column] for column in columns])]
 
     def places(self, owner: TensorOwner, stream: int) -> Mapping[int, tuple[int, int]]:
         """(first, stop) in ``by_owner`` of the tensors of each call, or op, of a stream."""
@@ -89,10 +86,11 @@ class ActivationArrays:
 
     def _array(self, spec: ArraySpec, parts: Sequence[ArrayPart]) -> NDArray[np.uint64]:
         """The readable rows of an array, shape [n, columns]."""
-        return read_rows(self._folder, self._base, spec, parts, self.counter, self._lose)
 
-    def _lose(self, why: str) -> None:
-        self._report(f"{why}; the activation rows that it describes are lost")
+        def lose(why: str) -> None:
+            self._report(f"{why}; the activation rows that it describes are lost")
+
+        return read_rows(self._folder, self._base, spec, parts, self.counter, lose)
 
     def digests(self, offset: int, count: int) -> NDArray[np.uint64]:
         """``count`` digests from ``offset`` on, or as many as there are. Raises UnreadableError."""
@@ -229,10 +227,8 @@ class Activations:
         try:
             if not row[ModuleCallColumn.FLAGS] & CallFlag.CALL or not row[ModuleCallColumn.PARENT] <= number:
                 raise UnreadableError(INCONSISTENT)
-            if (
-                not row[ModuleCallColumn.FIRST_ROW] <= row[ModuleCallColumn.END_ROW] <= self._rows(stream)
-                or row[ModuleCallColumn.STEP] > MAX_COUNT
-            ):
+            ends = row[ModuleCallColumn.FIRST_ROW], row[ModuleCallColumn.END_ROW]
+            if not ends[0] <= ends[1] <= self._rows(stream) or row[ModuleCallColumn.STEP] > MAX_COUNT:
                 raise UnreadableError(INCONSISTENT)
             return ModuleCall(
                 number=number,

@@ -407,11 +407,8 @@ class ProcessTrace(JournalContent):
 
     @cached_property
     def _kernels(self) -> ReportedKernels | None:
-        return (
-            None
-            if self.library_reports is None
-            else ReportedKernels(self._stored["kernels"], self.library_reports.calls.values())
-        )
+        reports = self.library_reports
+        return None if reports is None else ReportedKernels(self._stored["kernels"], reports.calls.values())
 
     def _with_kernels(self, stream: int, rows: Rows) -> Rows:
         reported = rows if self._kernels is None else self._kernels.apply(rows, self._stored)
@@ -535,10 +532,9 @@ class ProcessTrace(JournalContent):
         for stream in self._streams.values():
             later = (stream.segments[-1].index if stream.segments else -1) + 2
             key = f"{self.base}/streams/{stream.index}/{ROWS.name}/{ROWS.key(later)}"
-            if self._folder.holds(key) and self._folder.size(f"{self.base}/{JOURNAL}") == self.journal.length:
-                self.other_holes.append(
-                    f"{self.base}/{JOURNAL} has lost its last records: {key} was written after them"
-                )
+            own = f"{self.base}/{JOURNAL}"
+            if self._folder.holds(key) and self._folder.size(own) == self.journal.length:
+                self.other_holes.append(f"{own} has lost its last records: {key} was written after them")
 
     def _find_lost_rows(self) -> None:
         """Add holes for rows up to the end of a step that the damaged journal does not describe."""

@@ -382,9 +382,8 @@ def _open(path: Location, folder: TraceStore) -> Trace:
     versions = [version for version in written if version is not None]
     newest = max(versions, default=FORMAT)
     if not OLDEST <= newest[0] <= FORMAT[0]:
-        remedy = (
-            "install a newer one" if newest[0] > FORMAT[0] else "record again, or install the older one that wrote it"
-        )
+        older = "record again, or install the older one that wrote it"
+        remedy = "install a newer one" if newest[0] > FORMAT[0] else older
         raise FormatVersionError(
             f"{path} has format {newest[0]}.{newest[1]}; this rltrace reads {OLDEST}.x to {FORMAT[0]}.x: {remedy}"
         )

@@ -145,32 +145,24 @@ class Values:
 
     def inputs(self, stream: int, row: int) -> Mapping[int, int]:
         """Digests of the recorded inputs of one row, by index among its tensors."""
-        kinds = self.index[:, ValueIndex.KIND]
-        is_input = (kinds == ValueKind.INPUT) | (kinds == ValueKind.SAME_INPUT)
-        found = self.index[
-            is_input & (self.index[:, ValueIndex.STREAM] == stream) & (self.index[:, ValueIndex.ROW] == row)
-        ]
-        return {int(entry[ValueIndex.PLACE]): int(entry[ValueIndex.DIGEST]) for entry in found}
+        found = self._of_row(stream, row, ValueKind.INPUT, ValueKind.SAME_INPUT)
+        return {entry[ValueIndex.PLACE]: entry[ValueIndex.DIGEST] for entry in found}
 
     def placements(self, stream: int, row: int) -> Mapping[int, StoredPlacement]:
         """Placements of a row's tensors, by index, where they are not those of fresh allocations."""
-        index = self.index
-        found = index[
-            (index[:, ValueIndex.KIND] == ValueKind.PLACEMENT)
-            & (index[:, ValueIndex.STREAM] == stream)
-            & (index[:, ValueIndex.ROW] == row)
-        ].tolist()
-        rows = [(entry, int(entry[ValueIndex.LAYOUT])) for entry in found]
-        return {
-            int(entry[ValueIndex.PLACE]): StoredPlacement(
-                int(entry[ValueIndex.DIGEST]),
-                int(entry[ValueIndex.OFFSET]),
-                layout >> PLACEMENT_SHIFT,
-                bool(layout & PlacementBit.CONJUGATED),
-                bool(layout & PlacementBit.NEGATED),
-            )
-            for entry, layout in rows
-        }
+        found = {}
+        for entry in self._of_row(stream, row, ValueKind.PLACEMENT):
+            layout = entry[ValueIndex.LAYOUT]
+            flags = bool(layout & PlacementBit.CONJUGATED), bool(layout & PlacementBit.NEGATED)
+            at = entry[ValueIndex.DIGEST], entry[ValueIndex.OFFSET], layout >> PLACEMENT_SHIFT
+            found[entry[ValueIndex.PLACE]] = StoredPlacement(*at, *flags)
+        return found
+
+    def _of_row(self, stream: int, row: int, *kinds: ValueKind) -> list[list[int]]:
+        """The entries of these kinds of one row."""
+        own = (self.index[:, ValueIndex.STREAM] == stream) & (self.index[:, ValueIndex.ROW] == row)
+        found: list[list[int]] = self.index[own & np.isin(self.index[:, ValueIndex.KIND], kinds)].tolist()
+        return found
 
     def why_missing(self, stream: int, row: int) -> str | None:
         """Why requested values of a row may not have been recorded; None: no reason is known."""
@@ -179,12 +171,13 @@ class Values:
     @cached_property
     def index(self) -> NDArray[np.uint64]:
         """The readable rows of ``values/index``, shape [n, len(ValueIndex)]."""
-        parts = [part.rows for part in self._parts]
-        return read_rows(self._folder, self._base, VALUE_INDEX, parts, self.counter, self._lose_index)
 
-    def _lose_index(self, why: str) -> None:
-        self._lost_index.append(f"{why}; the values it describes cannot be found")
-        self._report(self._lost_index[-1])
+        def lose(why: str) -> None:
+            self._lost_index.append(f"{why}; the values it describes cannot be found")
+            self._report(self._lost_index[-1])
+
+        parts = [part.rows for part in self._parts]
+        return read_rows(self._folder, self._base, VALUE_INDEX, parts, self.counter, lose)
 
     def check_sizes(self) -> None:
         """Report chunks that are missing or of another length, without reading any."""

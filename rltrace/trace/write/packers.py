@@ -21,7 +21,6 @@ from rltrace.trace.format.arrays import (
     ACTIVATION_CALLS,
     ACTIVATION_DIGESTS,
     ACTIVATION_TENSORS,
-    SERIES,
     STEPS,
     VALUE_BYTES,
     VALUE_INDEX,
@@ -43,12 +42,9 @@ from rltrace.trace.format.row_hashes import Chains
 from rltrace.trace.format.rows import ChunkFile, StepRecord
 from rltrace.trace.format.schema import (
     GENERATORS,
-    SAMPLE_CHUNK,
-    STEP_CHUNK,
     VALUE_CHUNK,
     ActivationColumn,
     ModuleCallColumn,
-    Sample,
     Step,
     StepFlag,
     TensorOwner,
@@ -63,49 +59,44 @@ WriteChunk = Callable[[str, ArraySpec, int, NDArray[Any]], list[Any]]
 """Folder, array, chunk number, chunk in stored order; writes the chunk and returns its journal entry."""
 
 
-class StepPacker:
-    """Packs rows of ``steps``."""
+class RowPacker:
+    """Packs rows of ``steps`` or ``series``: as arrays, as a program may watch a number at every environment step."""
 
-    def __init__(self) -> None:
-        self.packed = 0
-        """Rows in chunks so far."""
-        self.chunks = 0
-        self._tail: list[list[int]] = []
+    def __init__(self, spec: ArraySpec, counted: str) -> None:
+        """``counted``: the field of a journal record with the number of its rows."""
+        self.count = 0
+        """Rows so far."""
+        self._spec = spec
+        self._counted = counted
+        self._chunks = 0
+        self._tail: NDArray[np.uint64] = np.zeros((0, spec.chunk[1]), np.uint64)
 
-    def add(self, rows: list[list[int]]) -> None:
-        self._tail += rows
+    @property
+    def chunk_rows(self) -> int:
+        return self._spec.chunk[0]
 
-    def next_chunk(self, *, last: bool = False) -> NDArray[np.uint64] | None:
-        """Remove and return the next full chunk, in stored order; ``last``: a partial one, too. None: there is none."""
-        if len(self._tail) < STEP_CHUNK and not (last and self._tail):
-            return None
-        part, self._tail = self._tail[:STEP_CHUNK], self._tail[STEP_CHUNK:]
-        stored = np.zeros(chunk_codec.stored_shape(STEPS), np.uint64)
-        stored[:, : len(part)] = np.array(part, np.uint64).T
-        self.packed += len(part)
-        self.chunks += 1
-        return stored
-
-    def write(self, rows: list[list[int]], write_chunk: WriteChunk, *, last: bool = False) -> list[Record]:
-        """Add rows and write the full chunks; returns their records, and that of new rows in no chunk."""
+    def write(self, new: NDArray[np.uint64], write_chunk: WriteChunk, *, last: bool = False) -> list[Record]:
+        """Add rows and write the full chunks (``last``: a partial one, too); returns their records, and that of rows in
+        none."""
+        name, pending = self._spec.name, np.concatenate([self._tail, new])
+        first = self.count - len(self._tail)
+        self.count = first + len(pending)
         records: list[Record] = []
-        self.add(rows)
-        first = self.packed
-        while (chunk := self.next_chunk(last=last)) is not None:
-            file = write_chunk("steps", STEPS, self.chunks - 1, chunk)
-            record = {"type": "steps", "first": first, "steps": self.packed - first}
-            records.append({**record, "chunk": self.chunks - 1, "files": [file]})
-            first = self.packed
-        first, pending = self.newest(len(rows))
-        if pending:
-            text = rows_to_text(STEPS, np.array(pending, np.uint64))
-            records.append({"type": "steps", "first": first, "steps": len(pending), "rows": text})
+        while len(pending) >= self.chunk_rows or (last and len(pending)):
+            part, pending = pending[: self.chunk_rows], pending[self.chunk_rows :]
+            stored = np.zeros(chunk_codec.stored_shape(self._spec), np.uint64)
+            stored[:, : len(part)] = part.T
+            file = write_chunk(name, self._spec, self._chunks, stored)
+            record = {"type": name, "first": first, self._counted: len(part)}
+            records.append({**record, "chunk": self._chunks, "files": [file]})
+            first += len(part)
+            self._chunks += 1
+        count = min(len(new), len(pending))
+        if count:
+            text = rows_to_text(self._spec, pending[-count:])
+            records.append({"type": name, "first": self.count - count, self._counted: count, "rows": text})
+        self._tail = pending.copy()
         return records
-
-    def newest(self, count: int) -> tuple[int, list[list[int]]]:
-        """(number of the first, rows) of those among the last ``count`` rows that are in no chunk."""
-        rows = self._tail[-count:] if count else []
-        return self.packed + len(self._tail) - len(rows), rows
 
 
 @dataclass(frozen=True)
@@ -196,7 +187,7 @@ class PendingSteps:
         for step in self._unfilled[stream].pop(chains.rows, ()):
             step.filled = _fill(step.record, chains)
 
-    def pop_ready(self, streams: Sequence[Chains], *, give_up: bool = False) -> list[list[int]]:
+    def pop_ready(self, streams: Sequence[Chains], *, give_up: bool = False) -> NDArray[np.uint64]:
         """Remove the ready steps; returns their rows. ``give_up``: all steps, unfilled ones as not recorded."""
         ready = []
         for stream, chains in enumerate(streams):
@@ -204,7 +195,7 @@ class PendingSteps:
         while self._steps and (self._steps[0].filled is not None or give_up):
             step = self._steps.popleft()
             ready.append(step.filled or _fill(step.record, streams[step.record.stream], complete=False))
-        return ready
+        return np.array(ready, np.uint64).reshape(-1, len(Step))
 
 
 def _fill(record: StepRecord, chains: Chains, *, complete: bool = True) -> list[int]:
@@ -229,43 +220,6 @@ def _fill(record: StepRecord, chains: Chains, *, complete: bool = True) -> list[
         row[column] = state
     row[Step.FLAGS] = (StepFlag.RECORDED if recorded else 0) | (StepFlag.DIGESTED if digested else 0)
     return row
-
-
-# --- samples ----------------------------------------------------------------------------------------------------------
-#
-# Packed as steps are, but as arrays: a program may watch a number at every environment step.
-
-
-class SamplePacker:
-    """Packs rows of ``series``."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        """Samples so far."""
-        self._chunks = 0
-        self._tail: NDArray[np.uint64] = np.zeros((0, len(Sample)), np.uint64)
-
-    def write(self, new: NDArray[np.uint64] | None, write_chunk: WriteChunk, *, last: bool = False) -> list[Record]:
-        """Write the full chunks (``last``: a partial one, too); returns their records, and that of samples in none."""
-        pending = self._tail if new is None else np.concatenate([self._tail, new])
-        first = self.count - len(self._tail)
-        self.count = first + len(pending)
-        records: list[Record] = []
-        while len(pending) >= SAMPLE_CHUNK or (last and len(pending)):
-            part, pending = pending[:SAMPLE_CHUNK], pending[SAMPLE_CHUNK:]
-            stored = np.zeros(chunk_codec.stored_shape(SERIES), np.uint64)
-            stored[:, : len(part)] = part.T
-            file = write_chunk(SERIES.name, SERIES, self._chunks, stored)
-            records.append({"type": "series", "first": first, "samples": len(part), "chunk": self._chunks})
-            records[-1]["files"] = [file]
-            first += len(part)
-            self._chunks += 1
-        count = 0 if new is None else min(len(new), len(pending))
-        if count:
-            text = rows_to_text(SERIES, pending[-count:])
-            records.append({"type": "series", "first": self.count - count, "samples": count, "rows": text})
-        self._tail = pending.copy()
-        return records
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

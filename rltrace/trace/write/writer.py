@@ -39,9 +39,9 @@ from rltrace.trace.format.process_start import STARTS, this_process
 from rltrace.trace.format.root import JOURNAL, PROCESSES, name_file, record_error
 from rltrace.trace.format.row_hashes import Chains, Digests
 from rltrace.trace.format.rows import Rows, StepRecord, TableEntry, pack_notes
-from rltrace.trace.format.schema import MARK_ROWS, SEGMENT_CELLS, SEGMENT_ROWS, STEP_CHUNK, Step
+from rltrace.trace.format.schema import MARK_ROWS, SEGMENT_CELLS, SEGMENT_ROWS, STEP_CHUNK, Sample, Step
 from rltrace.trace.format.tables import KeyTables, pack_lines, table_line
-from rltrace.trace.write.packers import PendingSteps, SamplePacker, StepPacker
+from rltrace.trace.write.packers import PendingSteps, RowPacker
 
 if TYPE_CHECKING:
     from rltrace.trace.format.records import ActivationRequest, ValueRequest
@@ -119,6 +119,8 @@ def claim_folder(trace: Path) -> Path:
 
 Record = dict[str, object]
 
+NO_SAMPLES: NDArray[np.uint64] = np.zeros((0, len(Sample)), np.uint64)
+
 
 class ProcessWriter:
     """Writes one process of a trace. Thread-safe; refuses to write in a forked child."""
@@ -139,8 +141,8 @@ class ProcessWriter:
         self._tables = KeyTables()
         self._table_chunks = 0
         self._pending = PendingSteps()
-        self._steps = StepPacker()
-        self._samples = SamplePacker()
+        self._steps = RowPacker(STEPS, "steps")
+        self._samples = RowPacker(SERIES, "samples")
         self._columns_buffer = np.zeros(codec.stored_shape(ROWS), np.uint32)
         self._cells_buffer = np.zeros(SEGMENT_CELLS, np.uint64)
 
@@ -254,7 +256,9 @@ class ProcessWriter:
                     records = []
             records += self._write_steps(self._pending.pop_ready(self._streams))
             if samples is not None and len(samples):
-                records += self._write_samples(samples)
+                if not self._samples.count:
+                    make_node(Path(self._folder, SERIES.name), SERIES.document(0))
+                records += self._samples.write(samples, self._write_chunk)
             if records:
                 self._journal.append(records)
 
@@ -279,7 +283,7 @@ class ProcessWriter:
             records = self._write_entries(entries) if entries else []
             records += self._write_steps(self._pending.pop_ready(self._streams))
             for at in range(0, len(steps), STEP_CHUNK):
-                records += self._write_steps(steps[at : at + STEP_CHUNK].tolist())
+                records += self._write_steps(steps[at : at + STEP_CHUNK])
             first, last = steps[[0, -1], Step.STEP].tolist()
             self._journal.append([*records, {"type": "asleep", "first_step": first, "end_step": last + 1}])
 
@@ -303,7 +307,7 @@ class ProcessWriter:
                 records: list[Record] = []
                 if not self._failure:
                     records = self._write_steps(self._pending.pop_ready(self._streams, give_up=True), last=True)
-                    records += self._write_samples(None, last=True)
+                    records += self._samples.write(NO_SAMPLES, self._write_chunk, last=True)
                 end: Record = {"type": "end", "state": state, "exit": dict(ending)}
                 if generators is not None:
                     end["generators"] = [f"{digest:016x}" for digest in generators]
@@ -372,16 +376,9 @@ class ProcessWriter:
                 marks.append((row, chains.digests()))
         return marks
 
-    def _write_steps(self, rows: list[list[int]], *, last: bool = False) -> list[Record]:
+    def _write_steps(self, rows: NDArray[np.uint64], *, last: bool = False) -> list[Record]:
         """Write the full chunks; steps in none go to a journal record."""
         return self._steps.write(rows, self._write_chunk, last=last)
-
-    def _write_samples(self, new: NDArray[np.uint64] | None, *, last: bool = False) -> list[Record]:
-        """As ``_write_steps``, for samples; the first of them creates their array."""
-        samples = self._samples
-        if new is not None and not samples.count:
-            make_node(Path(self._folder, SERIES.name), SERIES.document(0))
-        return samples.write(new, self._write_chunk, last=last)
 
     def _write_chunk(self, folder: str, spec: ArraySpec, chunk: int, stored: NDArray[Any]) -> list[Any]:
         """Write one chunk and the array's new shape; returns its journal entry: key, length, digest."""
