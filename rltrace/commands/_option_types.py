@@ -130,9 +130,8 @@ _READERS = {"N": COUNT, "STEP": STEP, "PATH": click.Path(exists=True), "FILE": _
 _REPEATABLE = {"SELECTOR", "TRACE", "FILE"}
 
 
-def recording_option(name: str, own: str = "", *, flag: str = "", **settings: Any) -> VerbOption:
-    """The option of a recording of that name; ``own``: the parameter that it sets, by default that name; ``flag``: what
-    it is called, if otherwise."""
+def recording_option(name: str, own: str = "", **settings: Any) -> VerbOption:
+    """The option of a recording of that name; ``own``: the parameter that it sets, by default that name."""
     entry = OPTIONS[name]
 
     def read(context: click.Context, parameter: click.Parameter, given: Any) -> Any:
@@ -148,7 +147,7 @@ def recording_option(name: str, own: str = "", *, flag: str = "", **settings: An
     if entry.alone:
         shape |= {"is_flag": False, "flag_value": entry.alone}
     shape |= {"help": entry.help, "show_default": entry.shown_default or None, "envvar": entry.variable or None}
-    return VerbOption([own or name, flag or entry.flag], callback=read, **(shape | settings))
+    return VerbOption([own or name, entry.flag], callback=read, **(shape | settings))
 
 
 def given_by(context: click.Context, parameter: click.Parameter) -> str:

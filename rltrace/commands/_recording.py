@@ -214,10 +214,7 @@ def _summary(ending: Ending) -> str:
     """``2 processes, 12,345 ops, 6 steps, 1.2 MB (complete)``."""
     found = ending.recorded
     states = {state: found.states.count(state) for state in dict.fromkeys(found.states)}
-    if len(states) == 1:
-        listed = next(iter(states))
-    else:
-        listed = ", ".join(f"{number} {state}" for state, number in states.items())
+    listed = ", ".join(f"{number} {state}" if len(states) > 1 else state for state, number in states.items())
     counts = [counted(found.processes, "process", "processes"), counted(found.ops, "op"), counted(found.steps, "step")]
     if found.slept:
         counts[-1] += f" ({found.slept:,} asleep)"
@@ -261,16 +258,14 @@ def unreached_steps(options: RecordOptions, found: RecordingSummary) -> str:
     """Steps that the program did not reach; "" if it did."""
     if found.ops or not options.windowed or found.steps > options.first_step:
         return ""
-    return (
-        f"no op was recorded: the program ended after {counted(found.steps, 'step')}, before step {options.first_step}"
-    )
+    ended = f"the program ended after {counted(found.steps, 'step')}, before step {options.first_step}"
+    return f"no op was recorded: {ended}"
 
 
 def _was_stopped_by_option(options: RecordOptions, ending: Ending) -> bool:
     """Whether ``--until`` or ``--stop`` interrupted the program, not the user."""
-    can_stop = options.until is not None or options.stop
     was_stopped = ending.signal == SIGINT or ending.stopped.ended + ending.stopped.waited > 0
-    return can_stop and was_stopped and "stopped" in ending.recorded.states
+    return options.may_stop and was_stopped and "stopped" in ending.recorded.states
 
 
 def _engine_hint(options: RecordOptions) -> str:

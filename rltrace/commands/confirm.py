@@ -115,7 +115,7 @@ def command(arguments: ConfirmArguments) -> int:
         options = ConfirmOptions(
             a=a,
             b=b,
-            sides=BOTH if arguments.arms is None else frozenset([_side(arguments.arms)]),
+            sides=BOTH if arguments.arms is None else frozenset(["a" if arguments.arms == "a" else "b"]),
             overrides=sides,
             until=arguments.until,
             selectors=arguments.inject,
@@ -189,7 +189,11 @@ def _run(options: ConfirmOptions, arguments: ConfirmArguments) -> ExperimentResu
         sides = len(prepared.recipes)
         count = run_counter(sides * (options.samples + 1), at_least=True)
         silent = quiet or not progress_visible()
-        on_run = _ignore if silent else lambda name: narrate(f"run {name} ended{count()}")
+
+        def on_run(name: str) -> None:
+            if not silent:
+                narrate(f"run {name} ended{count()}")
+
         cache = RunCache(setting, _subject(prepared, options), runner, on_run)
         elsewhere = {}
         if prepared.control is not None:
@@ -208,10 +212,6 @@ def _run(options: ConfirmOptions, arguments: ConfirmArguments) -> ExperimentResu
     if not quiet:
         narrate(f"the outcome is in {target}, the runs are in {folder}")
     return outcome
-
-
-def _ignore(name: str) -> None:
-    """Narrate nothing."""
 
 
 def _subject(prepared: ExperimentSetup, options: ConfirmOptions) -> Mapping[str, object]:
@@ -285,7 +285,3 @@ def parse_overrides(cmd: str | None, folder: Path | None, variables: Sequence[st
     if folder is not None and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
     return CommandOverrides(words, None if folder is None else folder.absolute(), tuple(pairs))
-
-
-def _side(text: str) -> Side:
-    return "a" if text == "a" else "b"

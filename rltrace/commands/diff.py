@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from rltrace.diff import Comparison
     from rltrace.diff.groups import Grouping
     from rltrace.experiment.outcome import SavedOutcome
-    from rltrace.report.brief import Brief
     from rltrace.report.document import Document
 
 
@@ -76,13 +75,14 @@ def command(arguments: DiffArguments) -> int:
     is_printed = arguments.no_tui or arguments.brief or arguments.confirm is not None or is_given("form")
     if can_open() and not is_printed:
         comparison = show_diff(a, b, strict=arguments.strict, starts=arguments.starts)
-        return ExitCode.INTERRUPTED if comparison is None else _status(comparison)
+        return ExitCode.INTERRUPTED if comparison is None else status_of(comparison)
     return _print(a, b, arguments)
 
 
 def _print(a: Location, b: Location, arguments: DiffArguments) -> int:
     from rltrace.diff import CompareOptions, compare
     from rltrace.experiment.outcome import find_outcome
+    from rltrace.report.brief import brief_comparison
 
     options = CompareOptions(strict=arguments.strict, tolerance=arguments.tolerance)
     saved = find_outcome(a, b, arguments.confirm)
@@ -92,22 +92,16 @@ def _print(a: Location, b: Location, arguments: DiffArguments) -> int:
     finally:
         if progress:
             progress.clear()
-    status = _status(comparison)
+    status = status_of(comparison)
     emit_result(
         arguments.form,
         arguments.brief,
         comparison,
         lambda: _document(comparison, saved),
-        lambda: _brief(comparison, status),
+        lambda: brief_comparison(comparison, status),
         arguments.color,
     )
     return status
-
-
-def _brief(comparison: Comparison, status: int) -> Brief:
-    from rltrace.report.brief import brief_comparison
-
-    return brief_comparison(comparison, status)
 
 
 def _document(comparison: Comparison, saved: SavedOutcome | None) -> Document:
@@ -142,14 +136,8 @@ def _print_groups(arguments: DiffArguments) -> int:
     return status
 
 
-def status_of(grouping: Grouping) -> ExitCode:
+def status_of(result: Comparison | Grouping) -> ExitCode:
     """0, 1 or 3."""
-    if grouping.agrees is None:
+    if result.agrees is None:
         return ExitCode.UNDECIDED
-    return ExitCode.IDENTICAL if grouping.agrees else ExitCode.DIVERGED
-
-
-def _status(comparison: Comparison) -> int:
-    if comparison.agrees is None:
-        return ExitCode.UNDECIDED
-    return ExitCode.IDENTICAL if comparison.agrees else ExitCode.DIVERGED
+    return ExitCode.IDENTICAL if result.agrees else ExitCode.DIVERGED

@@ -145,14 +145,10 @@ def rltrace() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: that of the process) and return the exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    verb = VERBS.get(_verb(arguments))
+    # the first word that is not a flag, as the group has no other options
+    verb = VERBS.get(next((word for word in arguments if not word.startswith("-")), ""))
     failed = ExitCode.RLTRACE_FAILED if verb is not None and verb.runs_command else ExitCode.TROUBLE
     return guarded(lambda: rltrace.main(args=arguments, prog_name="rltrace", standalone_mode=False), failed)
-
-
-def _verb(arguments: Sequence[str]) -> str:
-    """The verb of a command line: the first word that is not a flag, as the group has no other options."""
-    return next((argument for argument in arguments if not argument.startswith("-")), "")
 
 
 def guarded(call: Callable[[], object], failed: ExitCode) -> int:

@@ -117,7 +117,7 @@ def machine() -> Facts:
         "host.cpu": model,
         "host.isa": isa,
         "host.cores": os.cpu_count(),
-        "host.cores_allowed": _allowed_cores(),
+        "host.cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "host.libc": _libc(),
     }
 
@@ -190,10 +190,6 @@ def _processor() -> tuple[str | None, str | None]:
     flags = set(fields.get("flags", fields.get("Features", "")).split())
     model = fields.get("model name") or fields.get("CPU part")
     return model, " ".join(flag for flag in _ISA_FLAGS if flag in flags) or None
-
-
-def _allowed_cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def _libc() -> str | None:

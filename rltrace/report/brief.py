@@ -74,17 +74,9 @@ class Brief:
 
 def brief_comparison(comparison: Comparison, status: int) -> Brief:
     """Of ``diff`` on two traces."""
-    finding = comparison.shown if comparison.agrees is not True else None
-    return fitted(
-        Brief(
-            "diff",
-            comparison.verdict,
-            status,
-            comparison.why,
-            brief_finding(finding),
-            next=next_commands(comparison.advice),
-        )
-    )
+    finding = brief_finding(comparison.shown if comparison.agrees is not True else None)
+    advice = next_commands(comparison.advice)
+    return fitted(Brief("diff", comparison.verdict, status, comparison.why, finding, next=advice))
 
 
 def brief_groups(verb: str, found: RunGroups, status: int) -> Brief:

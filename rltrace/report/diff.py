@@ -29,6 +29,7 @@ from rltrace.diff.base.model import (
     Structure,
     Verdict,
 )
+from rltrace.diff.base.sequences import grouped
 from rltrace.diff.causes.nondeterminism import advice_text
 from rltrace.diff.edits import nearest_edit
 from rltrace.diff.metrics.distances import MOST_ULP, Distances
@@ -479,18 +480,10 @@ def _stream_group(group: StreamGroup) -> Fact:
     names, finding = streams_text(group.streams), group.finding
     count = counted(len(group.streams), "stream")
     if finding is None:
-        return (
-            Fact("unknown", (f"{count}, as {group.why}: ", Code(names)))
-            if group.why
-            else Fact("agree", (f"{count}: ", Code(names)))
-        )
-    what = (
-        ""
-        if finding.op is None
-        else f" ({finding.op})"
-        if finding.site is None
-        else (f" ({finding.op}, {finding.site.file}:{finding.site.line})")
-    )
+        label, why = ("unknown", f", as {group.why}") if group.why else ("agree", "")
+        return Fact(label, (f"{count}{why}: ", Code(names)))
+    at = "" if finding.site is None else f", {finding.site.file}:{finding.site.line}"
+    what = "" if finding.op is None else f" ({finding.op}{at})"
     return Fact("diverge", (f"{count}, the first at {place(finding)}{what}: ", Code(names)))
 
 
@@ -527,11 +520,14 @@ SIGNS = {"only-a": "<", "only-b": ">", "reordered": "~"}
 def _structure(structure: Structure) -> Section:
     counts = structure_counts(structure)
     remarks = "".join(f" ({remark})" for remark in structure_remarks(structure))
+    alike = grouped(
+        ((hunk.kind, hunk.stream, hunk.a_count, hunk.b_count, hunk.first), hunk) for hunk in structure.hunks
+    )
     return Section(
         "structure",
         "Ops on one side only, or reordered",
         (", ".join(counts) + remarks,) if counts else (),
-        tuple(Fact(SIGNS.get(h[0].kind, "?"), hunks_text(h)) for h in group_hunks(structure.hunks) if counts),
+        tuple(Fact(SIGNS.get(hunks[0].kind, "?"), hunks_text(hunks)) for hunks in alike.values() if counts),
         Form.LIST,
     )
 
@@ -604,7 +600,11 @@ def _drift(comparison: Comparison) -> Iterator[Fact]:
 
 
 def _hole(hole: Hole) -> Fact:
-    return Fact(hole.side.upper(), hole_text(hole))
+    """``rank0/main rows 4,096 to 8,191: the chunk is missing``."""
+    span = ""
+    if hole.first is not None:
+        span = f" rows {hole.first:,} to {hole.first + (hole.rows or 1) - 1:,}:"
+    return Fact(hole.side.upper(), f"{hole.stream or hole.process or 'the trace'}{span} {hole.why}")
 
 
 def structure_counts(structure: Structure) -> list[str]:
@@ -629,14 +629,6 @@ def structure_remarks(structure: Structure) -> list[str]:
     """Limits of those counts."""
     remarks = ["their digests prove it; which ops moved was not read"] if structure.reordered_steps else []
     return remarks if structure.whole else [*remarks, "counted up to the first difference in values"]
-
-
-def group_hunks(hunks: Iterable[Hunk]) -> list[list[Hunk]]:
-    """Groups of hunks with the same kind, length and first op, in the order of their first hunk."""
-    groups: dict[tuple[object, ...], list[Hunk]] = {}
-    for hunk in hunks:
-        groups.setdefault((hunk.kind, hunk.stream, hunk.a_count, hunk.b_count, hunk.first), []).append(hunk)
-    return list(groups.values())
 
 
 def hunks_text(group: list[Hunk]) -> str:
@@ -692,14 +684,6 @@ def events_text(comparison: Comparison) -> str:
         first = f", the first in row {events.row:,}{where}: {events.explanation}"
     text = f"{at_least}{count} in data from outside torch{first}."
     return text if comparison.verdict is Verdict.DIVERGED else f"{text} It does not decide the verdict."
-
-
-def hole_text(hole: Hole) -> str:
-    """``rank0/main rows 4,096 to 8,191: the chunk is missing``."""
-    span = ""
-    if hole.first is not None:
-        span = f" rows {hole.first:,} to {hole.first + (hole.rows or 1) - 1:,}:"
-    return f"{hole.stream or hole.process or 'the trace'}{span} {hole.why}"
 
 
 def distances_text(found: Distances) -> str:

@@ -118,10 +118,11 @@ def groups_document(found: RunGroups) -> Document:
     failed = any(run.status for run in own)
     endings = (Fact(run.name, f"ended with {_ending(run.status)}; it printed {run.output}") for run in own if failed)
     kept = (Fact(run.name, Code(str(run.trace))) for run in own if run.trace is not None)
+    undecided = (Fact(names[one.run], f"compared with {names[one.against]}: {one.why}") for one in found.undecided)
     sections = (
         Section("tree", "Where they diverge", parts=tree if found.tree.branches else ()),
         Section("advice", "Known about these ops", sentences(*found.advice)),
-        Section("undecided", "In no group", facts=tuple(_undecided(found, names)), limit=ALL),
+        Section("undecided", "In no group", facts=tuple(undecided), limit=ALL),
         Section("endings", "How they ended", facts=tuple(endings), limit=ALL),
         Section("control", "Without the op recorder", () if found.control is None else sentences(found.control.why)),
         Section("traces", "Traces", facts=tuple(kept), limit=ALL),
@@ -177,11 +178,6 @@ def _facts(finding: Finding) -> Iterator[Fact]:
         yield Fact("cause", finding.cause.value)
     if finding.site is not None:
         yield Fact("site", finding.site)
-
-
-def _undecided(found: RunGroups, names: Mapping[int, str]) -> Iterator[Fact]:
-    for one in found.undecided:
-        yield Fact(names[one.run], f"compared with {names[one.against]}: {one.why}")
 
 
 def _ending(status: int | None) -> str:

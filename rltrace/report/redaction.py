@@ -159,9 +159,7 @@ def omission_note(disclosure: Disclosure) -> str:
 
 def _last_part(match: re.Match[str]) -> str:
     path = match["path"]
-    if _HOME.fullmatch(path):
-        return "~"
-    return f"{ELLIPSIS}/{path.rstrip('/').rpartition('/')[2]}"
+    return "~" if _HOME.fullmatch(path) else f"{ELLIPSIS}/{path.rstrip('/').rpartition('/')[2]}"
 
 
 def _words(line: str) -> list[str]:

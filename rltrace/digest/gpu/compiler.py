@@ -169,17 +169,13 @@ def _compile_somewhere(architecture: int) -> dict[str, object]:
 def _reply(architecture: int) -> dict[str, object]:
     import triton
 
-    kernels = {name: _as_text(kernel) for name, kernel in compile_all(architecture).items()}
+    compiled = compile_by_triton(architecture).items()
+    kernels = {name: _as_text(_binary(kernel, SIGNATURES[name])) for name, kernel in compiled}
     return {"compiler": f"Triton {triton.__version__}", "kernels": kernels}
 
 
 def _as_text(binary: Binary) -> dict[str, object]:
     return asdict(binary) | {"code": base64.b64encode(binary.code).decode()}
-
-
-def compile_all(architecture: int) -> dict[str, Binary]:
-    """Compile in this process. Needs no GPU."""
-    return {name: _binary(kernel, SIGNATURES[name]) for name, kernel in compile_by_triton(architecture).items()}
 
 
 def compile_by_triton(architecture: int) -> dict[str, Any]:

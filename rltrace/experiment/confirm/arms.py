@@ -346,7 +346,8 @@ class Experiment:
                 needed = minimise(everything, trials.repairs).classes
             except NothingToSearchError as error:
                 raise self._unresolved(name, str(error)) from None
-            self._update(classes=classes_of_outcome(classes, needed))
+            marked = [replace(each, matters=each.kind in needed) for each in classes]
+            self._update(classes=tuple(sorted(marked, key=lambda each: not each.matters)))
         self._count(trials)
         ran = self._runs.replay("B-from-A", "b", self._path("A0"), rows=self._rows_of(needed))
         self._complete_account(name, ran)
@@ -495,12 +496,6 @@ class Experiment:
 
     def _path(self, name: str) -> Path:
         return self._runs.folder / f"{name}.zarr"
-
-
-def classes_of_outcome(classes: Sequence[OriginClass], needed: Collection[str]) -> tuple[OriginClass, ...]:
-    """The classes with ``matters`` set; those that matter first."""
-    found = [replace(c, matters=c.kind in needed) for c in classes]
-    return tuple(sorted(found, key=lambda c: not c.matters))
 
 
 def initial_outcome(

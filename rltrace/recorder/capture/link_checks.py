@@ -154,9 +154,8 @@ class LinkChecks:
                     self._compare(use.memory, use.pages, here, use.place, by_op=True)
                 else:  # another thread uses it, too, or a region that may overwrite what is read no more
                     self._read(use.memory, use.pages)
-                use.memory.is_arriving = use.memory.is_arriving and (
-                    self._is_in_flight(use.memory) or not plan.computes
-                )
+                in_flight = use.memory.is_in_flight or self._process.storages.is_in_flight(use.memory.handle)
+                use.memory.is_arriving = use.memory.is_arriving and (in_flight or not plan.computes)
             for use in results:
                 if use.place in plan.scratch:  # a workspace, which the op's backward overwrites as it reads it
                     use.memory.is_ours = False
@@ -251,9 +250,6 @@ class LinkChecks:
     def _is_handed_out(self, memory: CheckedMemory) -> bool:
         special = self._process.storages.special.get(memory.handle)
         return special is not None and bool(special.exposed)
-
-    def _is_in_flight(self, memory: CheckedMemory) -> bool:
-        return memory.is_in_flight or self._process.storages.is_in_flight(memory.handle)
 
     @staticmethod
     def _read(memory: CheckedMemory, pages: Iterable[int]) -> None:

@@ -97,13 +97,10 @@ class DistributedOp(OpWrapper):
     """An operator on distributed tensors, as its row has it: it leaves the op to their class."""
 
     def __init__(self, func: OpOverload, layouts: tuple[GlobalLayout | None, ...]) -> None:
-        super().__init__(func, _leave)
+        # torch goes on to the class of the tensors, under the recorder's mode
+        super().__init__(func, lambda *_: NotImplemented)
         self.global_layouts = layouts
         """Of the tensors among its arguments, in order."""
-
-
-def _leave(_func: OpOverload, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    return NotImplemented  # torch goes on to the class of the tensors, under the recorder's mode
 
 
 class DistributedOps:

@@ -426,7 +426,7 @@ class ModuleCalls:
     def uninstall(self) -> None:
         if self._patches:
             self._patches.undo_all()
-            _call_state.stack_of_thread, _call_state.failed = _no_stack, _no_failure  # keeps no recording alive
+            _call_state.stack_of_thread = _call_state.failed = _after_recording  # keeps no recording alive
 
     def remove(self) -> None:
         self.uninstall()
@@ -440,12 +440,8 @@ class _CallState:
     failed: Callable[[torch.nn.Module, Exception], None]
 
 
-def _no_stack() -> None:
+def _after_recording(*_: object) -> None:
     """Where a program holds the patched function and calls it after the recording."""
-
-
-def _no_failure(_module: torch.nn.Module, _error: Exception) -> None:
-    """After the recording."""
 
 
 _call_state = _CallState()

@@ -44,11 +44,6 @@ _array: Any = TensorBase.numpy
 """The original method: its patch follows the program's arrays."""
 
 
-def digest_on_device(tensor: torch.Tensor, seed: int) -> int:
-    """Digest of a tensor as ``as_condensed`` returns it, by way of its own device (a CPU tensor works as well)."""
-    return digests_on_device([tensor], [seed])[0]
-
-
 def digests_on_device(tensors: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[int]:
     """Digests of such tensors of one device, each under its seed."""
     if not tensors:
@@ -144,7 +139,7 @@ class TensorDigests:
         if plain.device.type == "cpu":
             return digest_address(data_address(plain), layout.nbytes, layout.seed)
         with waiting_allowed(plain.device):
-            return digest_on_device(plain, layout.seed)
+            return digests_on_device([plain], [layout.seed])[0]
 
 
 class RepeatedDigests:
