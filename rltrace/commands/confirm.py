@@ -153,16 +153,18 @@ def status_of(outcome: ExperimentResult) -> ExitCode:
 def _run(options: ConfirmOptions, arguments: ConfirmArguments) -> ExperimentResult:
     from rltrace.experiment.confirm.arms import Experiment, initial_outcome, interrupted_outcome
     from rltrace.experiment.confirm.run_cache import RunCache, RunSetting
-    from rltrace.experiment.confirm.setup import advice_of, check_folders, prepare
+    from rltrace.experiment.confirm.setup import advice_of, prepare
     from rltrace.experiment.outcome import write_outcome
     from rltrace.experiment.runner import Runner
+    from rltrace.experiment.workdir_copy import check_extent
     from rltrace.report.confirm import plan_lines
 
     target, folder, share, quiet = arguments.target, arguments.runs, arguments.share, arguments.quiet
     prepared = prepare(options)
     covered = prepared.question.divergence.covered
     if not arguments.in_place:
-        check_folders(prepared.recipes, share, folder)
+        for recipe in prepared.recipes.values():
+            check_extent(recipe.folder, share, folder)
     lines = plan_lines(
         {str(side): recipe for side, recipe in prepared.recipes.items()},
         str(covered),

@@ -171,9 +171,8 @@ def read_outcome(path: Path) -> ExperimentResult:
     try:
         return from_json(ExperimentResult, document)
     except JsonError as error:
-        raise OutcomeError(
-            f"{path} is no outcome that this rltrace can read: {error}; run rltrace confirm again"
-        ) from None
+        why = f"is no outcome that this rltrace can read: {error}; run rltrace confirm again"
+        raise OutcomeError(f"{path} {why}") from None
 
 
 def identity_of(trace: Trace) -> str:

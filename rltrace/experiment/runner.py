@@ -54,7 +54,7 @@ class RunRequest:
     verb: tuple[str, ...] = ("record",)
     """``("replay", trace)`` where values are injected."""
     environment: Mapping[str, str] | None = None
-    """All its variables; None: those of the runner."""
+    """All its variables; None: those of this process."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ def _duration(seconds: float) -> str:
 class Runner:
     """Runs up to ``jobs`` runs at a time; as a context manager it leaves no process behind."""
 
-    def __init__(self, jobs: int = 1, environment: Mapping[str, str] = os.environ) -> None:
-        self._environment = environment
+    def __init__(self, jobs: int = 1) -> None:
         self._threads = ThreadPoolExecutor(jobs)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()
@@ -131,7 +130,7 @@ class Runner:
     def _record(self, job: RunRequest, folder: Path) -> RunResult:
         run = [sys.executable, "-P", "-m", "rltrace", *job.verb]
         line = [*run, "--quiet", "-o", os.fspath(job.trace), *job.options]
-        base = self._environment if job.environment is None else job.environment
+        base = os.environ if job.environment is None else job.environment
         environment = {**base, RUN: job.name, ORIGIN: os.fspath(job.origin)}
         for name in ("steps", "processes"):  # what an experiment records is its own choice
             environment.pop(OPTIONS[name].variable, None)

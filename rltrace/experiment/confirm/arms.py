@@ -331,7 +331,8 @@ class Experiment:
     def _search(self, classes: tuple[OriginClass, ...]) -> tuple[OriginClass, ...]:
         """The smallest set of kinds whose values turn B into A; all of them without a search."""
         name, everything = ArmName.B_FROM_A, [found.kind for found in classes]
-        trials = self._trials()
+        subject = {**self.outcome.subject, "steps": [self.outcome.first_step, self.outcome.end_step]}
+        trials = TrialLog(self._runs.folder / "trials.jsonl", subject, self._attempt, self._question.samples)
         self._arm(name, ArmState.RUNNING, f"at {kinds_text(len(classes))}")
         needed: Collection[str] = everything
         if not trials.repairs(everything):
@@ -369,10 +370,6 @@ class Experiment:
             raise self._not_repaired(ran, compare(self._trace("A0"), self._open(ran)), "with A's values there")
         self._arm(name, ArmState.AS_EXPECTED, self._equal_text("A"), "B-from-A")
         return self.outcome.classes
-
-    def _trials(self) -> TrialLog:
-        subject = {**self.outcome.subject, "steps": [self.outcome.first_step, self.outcome.end_step]}
-        return TrialLog(self._runs.folder / "trials.jsonl", subject, self._attempt, self._question.samples)
 
     def _attempt(self, kinds: frozenset[str]) -> bool:
         """Run B with A's values at these kinds; returns whether it equals A."""

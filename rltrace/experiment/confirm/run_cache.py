@@ -77,12 +77,8 @@ class RunCache:
         self._setting = setting
         self._runner = runner
         self._last: Path | None = None
-        self._folder = setting.folder.absolute()
-        _claim(self._folder, subject)
-
-    @property
-    def folder(self) -> Path:
-        return self._folder
+        self.folder = setting.folder.absolute()
+        _claim(self.folder, subject)
 
     def record(self, name: str, side: Side, *, values: bool) -> RunOutcome:
         """Run the unchanged program of a side again; ``values``: record all of them."""
@@ -112,17 +108,17 @@ class RunCache:
             option: selected for option, selected in (("only", rows), ("kinds", kinds)) if selected is not None
         }
         for option, selected in selections.items():
-            path = self._folder / f"{name}.{option}.json"
+            path = self.folder / f"{name}.{option}.json"
             path.write_text(json.dumps(selected) + "\n", encoding="utf-8")
             request += [f"--{option}", str(path)]
         request = [*request, "--origins"] if request else ["--lockstep"]
-        result = ("--result", str(self._folder / f"{name}.replay.json"))
+        result = ("--result", str(self.folder / f"{name}.replay.json"))
         options = (*request, *self._setting.covered.until, *result)
         return self._run(name, side, ("replay", str(source)), options, selections)
 
     def add_control(self, name: str, control: Path) -> str:
         """Use the trace of a control that was run elsewhere as the run of this name; returns how it was run."""
-        trace = self._folder / f"{name}.zarr"
+        trace = self.folder / f"{name}.zarr"
         if not _note_of(trace).exists():
             shutil.rmtree(trace, ignore_errors=True)
             shutil.copytree(control, trace)
@@ -150,7 +146,7 @@ class RunCache:
         selections: Mapping[str, object] = EMPTY,
     ) -> RunOutcome:
         """The run of a name, made unless it exists with the same request."""
-        trace = self._last = self._folder / f"{name}.zarr"
+        trace = self._last = self.folder / f"{name}.zarr"
         request = {"side": side, "verb": [*verb], "options": [*options], "lists": dict(selections)}
         note = _read_note(trace)
         if note.get("asked") == json.loads(json.dumps(request)):
@@ -168,10 +164,10 @@ class RunCache:
     ) -> tuple[str, str | None]:
         """How the run ended, and why a replay was refused."""
         setting, recipe = self._setting, self._setting.recipes[side]
-        result = self._folder / f"{name}.replay.json"
+        result = self.folder / f"{name}.replay.json"
         with suppress(FileNotFoundError):
             result.unlink()
-        copy = None if setting.in_place else self._folder / "folders" / name
+        copy = None if setting.in_place else self.folder / "folders" / name
         if copy is not None:
             shutil.rmtree(copy, ignore_errors=True)
         job = RunRequest(
@@ -180,12 +176,12 @@ class RunCache:
             origin=recipe.folder,
             copy=copy,
             trace=trace,
-            output=self._folder / f"{name}.out",
+            output=self.folder / f"{name}.out",
             options=options,
             verb=verb,
             environment=recipe.environment(),
             shared=setting.shared,
-            without=self._folder,
+            without=self.folder,
         )
         try:
             (ended,) = self._runner.run([job])
@@ -200,7 +196,7 @@ class RunCache:
 
     def _account(self, name: str) -> Account | None:
         try:
-            found: Any = json.loads((self._folder / f"{name}.replay.json").read_text(encoding="utf-8"))
+            found: Any = json.loads((self.folder / f"{name}.replay.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         return parse_account(found, Account)

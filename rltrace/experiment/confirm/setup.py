@@ -20,7 +20,6 @@ from rltrace.experiment.confirm.run_cache import CONTROL, Side
 from rltrace.experiment.confirm.steps_covered import divergence_of
 from rltrace.experiment.outcome import Arm, ArmName, ArmState, ExperimentResult, OriginClass, Outcome, identity_of
 from rltrace.experiment.rerun_command import Recipe, machine_difference, options_of, recipe_of
-from rltrace.experiment.workdir_copy import check_extent
 from rltrace.rerun.plan import window_of
 from rltrace.trace.format.location import Location
 from rltrace.trace.format.schema import has_iterations
@@ -135,7 +134,7 @@ def recipe(
     other = machine_difference(trace, fingerprint.start())
     if other is not None:
         here = "b" if side == "a" else "a"
-        words = [question.a.path, question.b.path, "--arms", here, "--control", control_file(trace), *options]
+        words = [question.a.path, question.b.path, "--arms", here, "--control", file_name(trace, "control"), *options]
         raise UsageError(
             f"{other}: {side.upper()}'s program has to be run there; record there what this machine needs of it, "
             f"then run {here.upper()}'s arms here\n  there: {control_command(trace, question)}\n  here:  "
@@ -146,21 +145,10 @@ def recipe(
     return recipe_of(trace, command=overrides.command, folder=overrides.folder, variables=variables, option=option)
 
 
-def control_file(trace: Trace) -> str:
-    """``a-control.zarr`` for ``a.zarr``."""
-    return file_name(trace, "control")
-
-
 def control_command(trace: Trace, question: Question) -> str:
     """The command that records a control of a trace with its values, to run on its machine."""
     options = (*question.divergence.covered.options, *CONTROL, *options_of(trace))
-    return record(trace, control_file(trace), *options)
-
-
-def check_folders(recipes: Mapping[Side, Recipe], shared: tuple[str, ...], work: Path) -> None:
-    """Raise UsageError for folders that are too large to be copied for every run."""
-    for found in recipes.values():
-        check_extent(found.folder, shared, work)
+    return record(trace, file_name(trace, "control"), *options)
 
 
 def _check_control(file: Path | None, trace: Trace, question: Question) -> None:
@@ -296,7 +284,8 @@ def _where_it_parts(outcome: ExperimentResult, runs: Path) -> tuple[str, ...]:
 def _on_a_machine(request: ConfirmOptions, setup: ExperimentSetup, written: Path) -> tuple[str, ...]:
     """Run A's arms, after B's were as expected."""
     b = setup.question.b
-    options = ("--arms", "a", "--control", control_file(b), "--found", written, *request.options, "-o", "a.json")
+    control = file_name(b, "control")
+    options = ("--arms", "a", "--control", control, "--found", written, *request.options, "-o", "a.json")
     return (
         control_command(b, setup.question),
         f"{line('confirm', request.a, request.b, *options)}  # on A's machine",

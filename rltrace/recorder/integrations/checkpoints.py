@@ -97,8 +97,6 @@ class Checkpoints:
             digested if small else without_digest,
             evidence=(len(sizes), sum(sizes)),
             digests=(digests.digest(loaded),) if small else (),
-            integers=(),
-            floats=(),
             frame=frame,
         )
 

@@ -252,9 +252,7 @@ class EventSink(Protocol):
     def stream(self) -> EventStream | None:
         """The stream that an event of the calling thread would be written into now; None: there is none."""
 
-    def write(
-        self, form: EventForm, *, evidence: Any, digests: Any, integers: Any, floats: Any, frame: FrameType | None
-    ) -> bool: ...
+    def write(self, form: EventForm, *, evidence: Any, digests: Any, frame: FrameType | None) -> bool: ...
 
     def environment_passed(self, environment: str, frame: FrameType) -> bool:
         """An environment was stepped or reset in ``frame``; whether that belonged to an evaluation."""
@@ -455,8 +453,6 @@ class Environments:
                 *(*states, *cells[:MAX_VALUE_CELLS]),
             ),
             digests=seen,
-            integers=(),
-            floats=(),
             frame=frame,
         )
 
@@ -627,9 +623,7 @@ class EnvironmentConstruction:
         arguments = context.digests.digest(
             [[_without_path(value) for value in args], {k: _without_path(v) for k, v in kwargs.items()}]
         )
-        context.events.write(
-            form, evidence=(number,), digests=(arguments,), integers=(), floats=(), frame=program_frame(frame)
-        )
+        context.events.write(form, evidence=(number,), digests=(arguments,), frame=program_frame(frame))
 
 
 def _wrappers() -> tuple[type, ...]:

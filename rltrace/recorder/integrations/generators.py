@@ -74,8 +74,6 @@ class Generators:
                 self._forms[name],
                 evidence=(0, seed_of(seed), 0 if read is None else read()),
                 digests=(self._context.digests.digest(seed),),
-                integers=(),
-                floats=(),
                 frame=frame,
             )
         except Exception as error:

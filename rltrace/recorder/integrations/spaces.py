@@ -79,8 +79,6 @@ class Spaces:
             form,
             evidence=(construction, seed_of(seed), _state(space)),
             digests=(self._context.digests.digest(seed),),
-            integers=(),
-            floats=(),
             frame=program_frame(frame),
         )
 

@@ -110,9 +110,8 @@ class Vectors:
         for name, value in zip(*batch, strict=True):
             more = fields_of(self._context.digests, name, value, len(names))
             names, digests, states = names + more[0], digests + more[1], states + more[2]
-        each = (
-            [self._digest_one(values, k) for k in range(count)] if count <= MAX_DIGESTS and _are_arrays(values) else []
-        )
+        is_small = count <= MAX_DIGESTS and _are_arrays(values)
+        each = [self._digest_one(values, k) for k in range(count)] if is_small else []
         names = (*names, *(f"of {k}" for k in range(len(each))))
         kind = Kind.ENVIRONMENT_STEP if is_step else Kind.ENVIRONMENT_RESET
         counts = (environment.steps,) if is_step else (environment.resets, argument, environment.construction)
@@ -120,8 +119,6 @@ class Vectors:
             environment.form(kind, names, (), ()),
             evidence=(*counts, *states[: 3 + MAX_VALUE_CELLS]),
             digests=[*digests, *each],
-            integers=(),
-            floats=(),
             frame=frame,
         )
 

@@ -309,9 +309,8 @@ class StepCounter:
     def _start_of(self, optimizer: Any) -> OptimizerStart | None:
         """What the first attempt, which has just ended, began with."""
         key, parameters, state = getattr(self._local, "start", (None, None, ()))
-        if (
-            key != id(optimizer) or parameters is None
-        ):  # its beginning was not seen: it was compiled, or counted by hand
+        # its beginning was not seen: it was compiled, or counted by hand
+        if key != id(optimizer) or parameters is None:
             return None
         return OptimizerStart(parameters, state, state_names(optimizer))
 
@@ -488,8 +487,9 @@ class StepWriter:
         with self._ending:
             ended = process.step
             self._streams.committer.add_step(self._record_of(attempt, ended, current or self._streams.main))
-            if attempt.start is not None:
-                self._recording.writer.append(_start_record(attempt.optimizer.ordinal, attempt.start))
+            if (start := attempt.start) is not None:
+                record = {"type": "optimizer", "ordinal": attempt.optimizer.ordinal, **start._asdict()}
+                self._recording.writer.append(record | {"parameters": f"{start.parameters:016x}"})
             self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
             self.carried.attempt_ended(ended)
             process.step = ended + 1
@@ -524,8 +524,3 @@ class StepWriter:
         payload = {**identity, "owner": optimizer.owner}
         optimizer.id = self.process.tables.intern("optimizers", portable_key("optimizers", identity), payload)
         return optimizer.id
-
-
-def _start_record(ordinal: int, start: OptimizerStart) -> dict[str, object]:
-    """The journal record ``optimizer``."""
-    return {"type": "optimizer", "ordinal": ordinal, **start._asdict(), "parameters": f"{start.parameters:016x}"}
