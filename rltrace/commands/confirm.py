@@ -130,14 +130,7 @@ def command(arguments: ConfirmArguments) -> int:
     from rltrace.report.brief import brief_outcome
     from rltrace.report.confirm import outcome_document
 
-    emit_result(
-        arguments.form,
-        arguments.brief,
-        outcome,
-        lambda: outcome_document(outcome),
-        lambda: brief_outcome(outcome, status),
-        arguments.color,
-    )
+    emit_result(arguments, outcome, lambda: outcome_document(outcome), lambda: brief_outcome(outcome, status))
     return status
 
 

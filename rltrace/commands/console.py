@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
@@ -106,20 +106,25 @@ def emit_report(
         write_output(output, f"{text}\n")
 
 
+class FormatArguments(Protocol):
+    """Arguments of a verb that has the options of a format; it may have ``--color``, too."""
+
+    @property
+    def form(self) -> str: ...
+
+    @property
+    def brief(self) -> bool: ...
+
+
 def emit_result(
-    form: str,
-    as_brief: bool,
-    result: object,
-    document: Callable[[], Document],
-    brief: Callable[[], Brief],
-    color: str = "never",
+    arguments: FormatArguments, result: object, document: Callable[[], Document], brief: Callable[[], Brief]
 ) -> None:
-    """Write a result as its format options ask for."""
-    if as_brief:
+    """Write a result as these arguments ask for."""
+    if arguments.brief:
         emit_json(brief())
         return
-    emit_report(form, result, document, color)
-    if form == "github":
+    emit_report(arguments.form, result, document, getattr(arguments, "color", "never"))
+    if arguments.form == "github":
         from rltrace.report.brief import annotation
 
         emit(annotation(brief()))

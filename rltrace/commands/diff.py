@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,14 +94,8 @@ def _print(a: Location, b: Location, arguments: DiffArguments) -> int:
         if progress:
             progress.clear()
     status = status_of(comparison)
-    emit_result(
-        arguments.form,
-        arguments.brief,
-        comparison,
-        lambda: _document(comparison, saved),
-        lambda: brief_comparison(comparison, status),
-        arguments.color,
-    )
+    document = partial(_document, comparison, saved)
+    emit_result(arguments, comparison, document, lambda: brief_comparison(comparison, status))
     return status
 
 
@@ -125,14 +120,7 @@ def _print_groups(arguments: DiffArguments) -> int:
     grouping = group(traces, strict=arguments.strict, jobs=arguments.jobs)
     found = run_groups(grouping, [CheckRun(number, path) for number, path in enumerate(traces, 1)])
     status = status_of(grouping)
-    emit_result(
-        arguments.form,
-        arguments.brief,
-        found,
-        lambda: groups_document(found),
-        lambda: brief_groups("diff", found, status),
-        arguments.color,
-    )
+    emit_result(arguments, found, lambda: groups_document(found), lambda: brief_groups("diff", found, status))
     return status
 
 

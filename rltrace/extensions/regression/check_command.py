@@ -92,14 +92,7 @@ def command(arguments: CheckArguments) -> int:
     count = run_counter(arguments.runs + plan.control)
     checked = check(plan, (lambda text: None) if arguments.quiet else (lambda text: narrate(f"{text}{count()}")))
     status, found = status_of(checked.grouping), run_groups(checked.grouping, checked.runs, checked.control)
-    emit_result(
-        arguments.form,
-        arguments.brief,
-        found,
-        lambda: groups_document(found),
-        lambda: brief_groups("check", found, status),
-        arguments.color,
-    )
+    emit_result(arguments, found, lambda: groups_document(found), lambda: brief_groups("check", found, status))
     return status
 
 

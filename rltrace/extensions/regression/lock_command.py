@@ -114,14 +114,7 @@ def _check(lock: Path, arguments: LockArguments) -> int:
             shutil.rmtree(folder)
     differs = ExitCode.UNDECIDED if checked.agrees is None else ExitCode.DIVERGED
     status = ExitCode.IDENTICAL if checked.agrees or (arguments.update and checked.agrees is not None) else differs
-    emit_result(
-        arguments.form,
-        arguments.brief,
-        checked,
-        lambda: lock_document(checked),
-        lambda: _brief(checked, status),
-        arguments.color,
-    )
+    emit_result(arguments, checked, lambda: lock_document(checked), lambda: _brief(checked, status))
     return status
 
 

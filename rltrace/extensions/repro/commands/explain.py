@@ -91,13 +91,8 @@ def command(arguments: ExplainArguments) -> None:
     traces = {"a": str(trace)} | ({} if other is None else {"b": str(other)})
     failed = all(one.trouble for one in tried)
     found = explanation(op.name, places, tried, grid.left_out)
-    emit_result(
-        arguments.form,
-        arguments.brief,
-        found,
-        lambda: explanation_document(found, traces),
-        lambda: brief_explanation(found, ExitCode.TROUBLE if failed else ExitCode.IDENTICAL),
-    )
+    status = ExitCode.TROUBLE if failed else ExitCode.IDENTICAL
+    emit_result(arguments, found, lambda: explanation_document(found, traces), lambda: brief_explanation(found, status))
     if failed:
         raise RltraceError(f"{op.name} could be run under none of the settings: {tried[0].trouble}")
 
