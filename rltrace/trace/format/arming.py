@@ -12,6 +12,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -62,12 +63,10 @@ def write_request(trace: Path, request: ArmRequest) -> int:
     try:
         number = 1
         while True:
-            try:
+            with suppress(FileExistsError):
                 os.link(partial, request_path(trace, number))  # whole or not at all, and never over another
-            except FileExistsError:
-                number += 1
-            else:
                 return number
+            number += 1
     finally:
         partial.unlink()
 

@@ -84,9 +84,7 @@ class RowPacker:
         records: list[Record] = []
         while len(pending) >= self.chunk_rows or (last and len(pending)):
             part, pending = pending[: self.chunk_rows], pending[self.chunk_rows :]
-            stored = np.zeros(chunk_codec.stored_shape(self._spec), np.uint64)
-            stored[:, : len(part)] = part.T
-            file = write_chunk(name, self._spec, self._chunks, stored)
+            file = write_chunk(name, self._spec, self._chunks, next(_chunks(self._spec, part)))
             record = {"type": name, "first": first, self._counted: len(part)}
             records.append({**record, "chunk": self._chunks, "files": [file]})
             first += len(part)

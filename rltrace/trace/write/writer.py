@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,13 +93,10 @@ def claim_name(trace: Path, base: str) -> str:
     count = 1
     while True:
         name = base if count == 1 else f"{base}#{count}"
-        try:
-            with (trace / STARTS / name_file(name.encode())).open("xb") as file:
-                file.write(name.encode())
-        except FileExistsError:
-            count += 1
-        else:
+        with suppress(FileExistsError), (trace / STARTS / name_file(name.encode())).open("xb") as file:
+            file.write(name.encode())
             return name
+        count += 1
 
 
 def claim_folder(trace: Path) -> Path:
@@ -106,12 +104,10 @@ def claim_folder(trace: Path) -> Path:
     number = 0
     while True:
         folder = trace / PROCESSES / str(number)
-        try:
+        with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        except FileExistsError:
-            number += 1
-        else:
             return folder
+        number += 1
 
 
 # --- writer -----------------------------------------------------------------------------------------------------------
@@ -174,7 +170,7 @@ class ProcessWriter:
 
     def append(self, record: Mapping[str, object]) -> None:
         """Append a record of another type; readers skip types that they do not know."""
-        with self._lock, self._writing("the journal cannot be written"):
+        with self._writing("the journal cannot be written"):
             self._journal.append([record])
 
     def window(self, stream: int, first_step: int, end_step: int | None, row: int) -> None:
@@ -195,19 +191,19 @@ class ProcessWriter:
 
     def request_values(self, request: ValueRequest) -> None:
         """Record the request for values, before the first of them."""
-        with self._lock, self._writing("values cannot be recorded"):
+        with self._writing("values cannot be recorded"):
             self._make_group("values", VALUE_BYTES, VALUE_INDEX)
             self._journal.append([{"type": "value_request", **request._asdict()}])
 
     def request_activations(self, request: ActivationRequest) -> None:
         """Record the request for activation rows, before the first of them."""
-        with self._lock, self._writing("activation rows cannot be recorded"):
+        with self._writing("activation rows cannot be recorded"):
             self._make_group("activations", *ACTIVATION_ARRAYS)
             self._journal.append([{"type": "activation_request", **request._asdict()}])
 
     def stream(self, name: str) -> int:
         """Create a stream; returns its number."""
-        with self._lock, self._writing("a stream cannot be started"):
+        with self._writing("a stream cannot be started"):
             number = len(self._streams)
             folder = Path(self._folder, "streams", str(number))
             make_node(folder, group_document({"name": name}))
@@ -236,7 +232,7 @@ class ProcessWriter:
 
         Raises RecordError, with ``errno`` after a system error.
         """
-        with self._lock, self._writing("rows cannot be written"):
+        with self._writing("rows cannot be written"):
             records: list[Record] = []
             if entries:
                 records += self._write_entries(entries)
@@ -254,7 +250,7 @@ class ProcessWriter:
                     records.append(self._write_segment(stream, part))
                     self._journal.append(records)
                     records = []
-            records += self._write_steps(self._pending.pop_ready(self._streams))
+            records += self._steps.write(self._pending.pop_ready(self._streams), self._write_chunk)
             if samples is not None and len(samples):
                 if not self._samples.count:
                     make_node(Path(self._folder, SERIES.name), SERIES.document(0))
@@ -266,7 +262,7 @@ class ProcessWriter:
         """Write launches of rows that were committed earlier, with their table entries. Raises RecordError."""
         from rltrace.trace.kernels.launches import launches_record
 
-        with self._lock, self._writing("rows cannot be written"):
+        with self._writing("rows cannot be written"):
             records = self._write_entries(entries) if entries else []
             self._journal.append([*records, launches_record(launches)])
 
@@ -274,16 +270,16 @@ class ProcessWriter:
         """Write attempts of one stream, shape [n, len(Step)], of which only STEP to SKIPPED are known: the recorder was
         asleep. ``entries``: of their optimizers. All rows and attempts before them are committed. Raises RecordError.
         """
-        with self._lock, self._writing("steps cannot be written"):
+        with self._writing("steps cannot be written"):
             stream = int(steps[0, Step.STREAM])
             chains = self._streams[stream]
             chains.end_step()
             steps[:, Step.END_ROW] = chains.rows
             steps[:, [Step.PREFIX_STRUCTURE, Step.PREFIX_VALUES]] = chains.digests()[:2]
             records = self._write_entries(entries) if entries else []
-            records += self._write_steps(self._pending.pop_ready(self._streams))
+            records += self._steps.write(self._pending.pop_ready(self._streams), self._write_chunk)
             for at in range(0, len(steps), STEP_CHUNK):
-                records += self._write_steps(steps[at : at + STEP_CHUNK])
+                records += self._steps.write(steps[at : at + STEP_CHUNK], self._write_chunk)
             first, last = steps[[0, -1], Step.STEP].tolist()
             self._journal.append([*records, {"type": "asleep", "first_step": first, "end_step": last + 1}])
 
@@ -306,7 +302,8 @@ class ProcessWriter:
             try:
                 records: list[Record] = []
                 if not self._failure:
-                    records = self._write_steps(self._pending.pop_ready(self._streams, give_up=True), last=True)
+                    left = self._pending.pop_ready(self._streams, give_up=True)
+                    records = self._steps.write(left, self._write_chunk, last=True)
                     records += self._samples.write(NO_SAMPLES, self._write_chunk, last=True)
                 end: Record = {"type": "end", "state": state, "exit": dict(ending)}
                 if generators is not None:
@@ -322,8 +319,23 @@ class ProcessWriter:
         for spec in arrays:
             make_node(Path(self._folder, spec.name), spec.document(0))
 
-    def _writing(self, what: str) -> _Guard:
-        return _Guard(self, f"{what} ({self.name})")
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        """Hold the lock; turn an error while writing into RecordError, and refuse all later writes."""
+        with self._lock:
+            if os.getpid() != self._pid:
+                raise RecordError(f"{self.name} is another process's recording; a forked child opens a separate one")
+            if self._closed:
+                raise RecordError(f"the recording of {self.name} has ended")
+            if self._failure:
+                raise RecordError(f"the recording of {self.name} stopped before: {self._failure}")
+            try:
+                yield
+            except BaseException as error:
+                self._failure = f"{what} ({self.name}): {error}"
+                if isinstance(error, OSError):
+                    raise record_error(f"{what} ({self.name})", error) from error
+                raise
 
     def _write_entries(self, entries: Sequence[TableEntry]) -> list[Record]:
         self._tables.extend(entries)
@@ -342,8 +354,10 @@ class ProcessWriter:
         folder = f"streams/{stream}"
         sections = [rows.links, rows.integers, rows.floats, rows.digests]
         notes = pack_notes(rows)
+        self._columns_buffer[:, : len(rows)] = rows.columns.T
+        self._columns_buffer[:, len(rows) :] = 0
         files = [
-            self._write_chunk(f"{folder}/rows", ROWS, segment, self._fill_columns(rows)),
+            self._write_chunk(f"{folder}/rows", ROWS, segment, self._columns_buffer),
             self._write_chunk(f"{folder}/cells", CELLS, segment, self._fill_cells([*sections, notes])),
         ]
         marks = self._advance(stream, rows)
@@ -376,21 +390,12 @@ class ProcessWriter:
                 marks.append((row, chains.digests()))
         return marks
 
-    def _write_steps(self, rows: NDArray[np.uint64], *, last: bool = False) -> list[Record]:
-        """Write the full chunks; steps in none go to a journal record."""
-        return self._steps.write(rows, self._write_chunk, last=last)
-
     def _write_chunk(self, folder: str, spec: ArraySpec, chunk: int, stored: NDArray[Any]) -> list[Any]:
         """Write one chunk and the array's new shape; returns its journal entry: key, length, digest."""
         encoded = codec.encode(spec, stored)
         write_whole(f"{self._folder}/{folder}/{spec.key(chunk)}", encoded)
         write_whole(f"{self._folder}/{folder}/zarr.json", spec.document(chunk + 1))
         return [f"{folder}/{spec.key(chunk)}", len(encoded), xxh3_64_hexdigest(encoded)]
-
-    def _fill_columns(self, rows: Rows) -> NDArray[np.uint32]:
-        self._columns_buffer[:, : len(rows)] = rows.columns.T
-        self._columns_buffer[:, len(rows) :] = 0
-        return self._columns_buffer
 
     def _fill_cells(self, sections: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
         at = 0
@@ -399,30 +404,6 @@ class ProcessWriter:
             at += len(section)
         self._cells_buffer[at:] = 0
         return self._cells_buffer
-
-
-class _Guard:
-    """Turns an error while writing into RecordError, and refuses all later writes."""
-
-    def __init__(self, writer: ProcessWriter, what: str) -> None:
-        self._writer = writer
-        self._what = what
-
-    def __enter__(self) -> None:
-        writer = self._writer
-        if os.getpid() != writer._pid:
-            raise RecordError(f"{writer.name} is another process's recording; a forked child opens a separate one")
-        if writer._closed:
-            raise RecordError(f"the recording of {writer.name} has ended")
-        if writer._failure:
-            raise RecordError(f"the recording of {writer.name} stopped before: {writer._failure}")
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is None:
-            return
-        self._writer._failure = f"{self._what}: {error}"
-        if isinstance(error, OSError):
-            raise record_error(self._what, error) from error
 
 
 def _hex(digests: Digests) -> list[str]:
