@@ -124,8 +124,7 @@ def _processes(path: Path, run: str) -> Sequence[SleepingProcess]:
     from rltrace.trace.read.reader import open_trace
 
     trace = open_trace(path)
-    options = trace.launch.get("options")
-    if not (isinstance(options, dict) and options.get("asleep")):
+    if not trace.options.get("asleep"):
         raise UsageError(
             f"{run} was not started asleep, so it cannot be armed:"
             f" {line('record', '--asleep', '-o', path, '--', 'CMD')}"

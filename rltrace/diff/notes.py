@@ -177,9 +177,7 @@ def last_parameters(a: ProcessTrace, b: ProcessTrace, cause: Cause, why: str) ->
 
 def _last_attempt(process: ProcessTrace, ordinal: int) -> NDArray[np.uint64] | None:
     """The last attempt of an optimizer with digests; None: there is none."""
-    payloads = process.tables["optimizers"].payloads
-    numbers = [n for n, p in enumerate(payloads) if isinstance(p, dict) and p.get("ordinal") == ordinal]
     steps = process.steps
     digested = (steps[:, Step.FLAGS] & np.uint64(StepFlag.DIGESTED)) != 0
-    rows = np.flatnonzero(np.isin(steps[:, Step.OPTIMIZER], numbers) & digested)
+    rows = np.flatnonzero(process.are_of_optimizer(steps, ordinal) & digested)
     return None if not len(rows) else steps[rows[-1]]

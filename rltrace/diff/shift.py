@@ -187,9 +187,7 @@ def _steps_before_which(whole: ProcessTrace, part: ProcessTrace) -> list[int] | 
 def _parameters_before(process: ProcessTrace, ordinal: int, began: OptimizerStart) -> NDArray[np.uint64]:
     """Digest of an optimizer's parameters before each attempt of the process, and after the last; 0: not known."""
     steps = process.steps
-    payloads = process.tables["optimizers"].payloads
-    numbers = [n for n, payload in enumerate(payloads) if isinstance(payload, dict) and payload["ordinal"] == ordinal]
-    own = np.isin(steps[:, Step.OPTIMIZER], numbers)
+    own = process.are_of_optimizer(steps, ordinal)
     digested = (steps[:, Step.FLAGS] & np.uint64(StepFlag.DIGESTED)) != 0
     after = np.where(digested, steps[:, Step.PARAMETERS], np.uint64(0))
     last = np.maximum.accumulate(np.where(own, np.arange(len(steps)), -1))

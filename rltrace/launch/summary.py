@@ -96,9 +96,7 @@ def _summarize(path: Path, trace: Trace) -> RecordingSummary:
         waiting=any(start_record.state == "running" for start_record in trace.unrecorded),
         failures=tuple(dict.fromkeys((*_notes(path), *_broken_off(trace)))),
         values=sum(map(len, captured)) if any(captured) else None,
-        rerunnable=sum(v.rerunnable_rows for v in captured)
-        if "rerunnable" in trace.launch.get("options", {})
-        else None,
+        rerunnable=sum(v.rerunnable_rows for v in captured) if "rerunnable" in trace.options else None,
         memory=sum(values.memory_bytes for values in captured),
         left_out=tuple(by_reason(entry for values in captured for entry in values.left_out)),
         by_row=sum(rows.tensor_count for rows in by_row) if by_row else None,

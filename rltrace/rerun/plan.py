@@ -169,19 +169,14 @@ def window_of(trace: Trace) -> tuple[str, tuple[int, int | None]]:
 
 def compile_of(trace: Trace) -> str | None:
     """A's option for compiled functions, which a replay uses, too."""
-    found = _option(trace, "compile")
+    found = trace.options.get("compile")
     return found if isinstance(found, str) else None
 
 
 def loops_of(trace: Trace) -> tuple[str, ...]:
     """A's option for training loops of JAX, which a replay uses, too."""
-    found = _option(trace, "loops")
+    found = trace.options.get("loops")
     return tuple(map(str, found)) if isinstance(found, list) else ()
-
-
-def _option(trace: Trace, name: str) -> object:
-    options: Any = (trace.launch or {}).get("options")
-    return options.get(name) if isinstance(options, Mapping) else None
 
 
 def _plan(process: ProcessTrace, selector: Selector, only: InjectionFilter) -> InjectionPlan:

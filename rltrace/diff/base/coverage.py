@@ -5,7 +5,7 @@ Damaged rows and runs that ended early are reported elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from rltrace.diff.base.model import EventSummary, ProcessSummary, Side, Structure, UninitialisedCount
@@ -78,18 +78,13 @@ def slept_through(trace: Trace, process: ProcessTrace) -> bool:
     the window: a worker, say, that makes none."""
     if process.windows or process.after_op:
         return False
-    return bool(_options(trace).get("asleep")) or _first_step(trace) > 0
+    return bool(trace.options.get("asleep")) or _first_step(trace) > 0
 
 
 def _first_step(trace: Trace) -> int:
     """The step at which the ops of a trace begin."""
-    first = _options(trace).get("first_step")
+    first = trace.options.get("first_step")
     return first if trace.has_rows and isinstance(first, int) else 0
-
-
-def _options(trace: Trace) -> Mapping[str, object]:
-    options = trace.launch.get("options")
-    return options if isinstance(options, dict) else {}
 
 
 def unfinished_text(side: str, process: ProcessTrace) -> str:

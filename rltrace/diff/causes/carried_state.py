@@ -57,7 +57,9 @@ def carried_input(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -> J
         return Judgement(Cause.ARGUMENTS, InputsMatch.DIFFER, f"{why}; {words[0]} in A, {words[1]} in B")
     scaler = any(writer is not None and writer.op == SCALES for writer in writers)
     if scaler or a.phase == Phase.OPTIMIZER.name.lower():
-        lost = NotRestored("scaler", "the gradient scaler") if scaler else NotRestored("optimizer", _optimizer_name(a))
+        attempt = attempt_of(a)
+        optimizer = "the optimizer" if attempt is None else attempt[0].name
+        lost = NotRestored("scaler", "the gradient scaler") if scaler else NotRestored("optimizer", optimizer)
         noun = f"the state of {lost.name} {_was(a, b, operand.place)}: {what}"
     else:
         lost = NotRestored("tensor", what + (f" of {a.module}" if a.module else ""))
@@ -82,11 +84,6 @@ def _writer_text(writer: RowAt | None) -> str:
     if writer is None:
         return "it was loaded or made outside the recorded ops"
     return f"{writer} wrote it (row {writer.index:,})"
-
-
-def _optimizer_name(row: RowAt) -> str:
-    attempt = attempt_of(row)
-    return "the optimizer" if attempt is None else attempt[0].name
 
 
 # --- generators -------------------------------------------------------------------------------------------------------
@@ -160,11 +157,8 @@ def _parameters_at_start(process: ProcessTrace, ordinal: int) -> int | None:
 
 def _attempts_before(process: ProcessTrace, ordinal: int) -> NDArray[np.uint64]:
     """The attempts of an optimizer before the comparison begins."""
-    payloads = process.tables["optimizers"].payloads
-    own = [n for n, payload in enumerate(payloads) if isinstance(payload, dict) and payload.get("ordinal") == ordinal]
     before = process.steps_before
-    found: NDArray[np.uint64] = before[np.isin(before[:, Step.OPTIMIZER], own)]
-    return found
+    return before[process.are_of_optimizer(before, ordinal)]
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------

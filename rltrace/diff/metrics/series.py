@@ -280,9 +280,7 @@ def owner_of(process: ProcessTrace, name: str) -> str:
 
 def attempts_of(process: ProcessTrace, ordinal: int) -> tuple[StepNumbers, NDArray[np.bool_]]:
     """Steps that attempts of one optimizer ended, and whether each was skipped, as far as is known."""
-    payloads = process.tables["optimizers"].payloads
-    own = [n for n, payload in enumerate(payloads) if isinstance(payload, dict) and payload["ordinal"] == ordinal]
-    steps = process.steps[np.isin(process.steps[:, Step.OPTIMIZER], own)]
+    steps = process.steps[process.are_of_optimizer(process.steps, ordinal)]
     numbers = steps[:, Step.STEP].astype(np.int64)
     by_scaler = _recorded_skips(process, ordinal)  # where a fused optimizer skips on the device
     return numbers, (steps[:, Step.SKIPPED] == 1) | np.isin(numbers, by_scaler)

@@ -117,10 +117,7 @@ class ActivationArrays:
             if number not in self._digest_files:
                 raise UnreadableError(f"chunk {number} of {ACTIVATION_DIGESTS.name}, which it needs, is missing")
             file, count = self._digest_files[number]
-            try:
-                chunk = read_chunk(self._folder, self._base, ACTIVATION_DIGESTS, file, self.counter)
-            except UnreadableError as error:
-                raise UnreadableError(f"{self._base}/{file.key} {error}") from None
+            chunk = read_chunk(self._folder, self._base, ACTIVATION_DIGESTS, file, self.counter)
             self._digest_chunks[number] = chunk[:count]
         return self._digest_chunks[number]
 
@@ -275,11 +272,9 @@ class Activations:
         """One tensor. Raises UnreadableError."""
         payload: Any = self._payload("layouts", row[ActivationColumn.LAYOUT])
         dtype, shape = payload[0], payload[1]
-        if row[ActivationColumn.PART] not in (Part.INPUT, Part.OUTPUT):
-            raise UnreadableError(INCONSISTENT)
-        if len(shape) > MAX_AXES or row[ActivationColumn.AXES] >= 1 << len(shape):
-            raise UnreadableError(INCONSISTENT)
-        if not all(type(size) is int and 0 <= size < MAX_COUNT for size in shape):
+        has_axes = len(shape) <= MAX_AXES and row[ActivationColumn.AXES] < 1 << len(shape)
+        has_sizes = all(type(size) is int and 0 <= size < MAX_COUNT for size in shape)
+        if row[ActivationColumn.PART] not in (Part.INPUT, Part.OUTPUT) or not has_axes or not has_sizes:
             raise UnreadableError(INCONSISTENT)
         axes = tuple(axis for axis in range(len(shape)) if row[ActivationColumn.AXES] >> axis & 1)
         lengths = [shape[axis] for axis in axes]

@@ -33,7 +33,14 @@ class Counter:
 
 
 def read_chunk(folder: TraceStore, base: str, spec: ArraySpec, file: ChunkFile, counter: Counter) -> NDArray[Any]:
-    """One chunk, verified. Raises UnreadableError with the reason."""
+    """One chunk, verified. Raises UnreadableError with its key and the reason."""
+    try:
+        return _read_chunk(folder, base, spec, file, counter)
+    except UnreadableError as error:
+        raise UnreadableError(f"{base}/{file.key} {error}") from None
+
+
+def _read_chunk(folder: TraceStore, base: str, spec: ArraySpec, file: ChunkFile, counter: Counter) -> NDArray[Any]:
     key = f"{base}/{file.key}"
     try:
         encoded = folder.read(key, chunk_codec.max_bytes(spec), file.digest)
@@ -71,7 +78,7 @@ def read_rows(
                 rows = min(spec.chunk[0], part.count - i * spec.chunk[0])
                 found.append(read_chunk(folder, base, spec, file, counter)[:, :rows].T)
             except UnreadableError as error:
-                lost(f"{base}/{file.key} {error}")
+                lost(str(error))
     return np.concatenate(found)
 
 
@@ -166,7 +173,7 @@ class IncrementalArray:
     def _stored(self, part: StepPart) -> NDArray[np.uint64]:
         if part.file is None:
             return rows_from_text(self.spec, part.text, part.count)
-        chunk = read_chunk(self._folder, self._base, self.spec, part.file, self._counter)
+        chunk = _read_chunk(self._folder, self._base, self.spec, part.file, self._counter)
         rows: NDArray[np.uint64] = chunk[:, : part.count].T.copy()  # a view would keep the whole chunk
         return rows
 

@@ -162,7 +162,7 @@ class Words:
         return "?" if name is None else str(name)
 
     def _stack(self, site: int) -> tuple[Site, ...]:
-        return tuple(map(self._site, self._user_frames(site)))
+        return tuple(self._site(frame) for frame in self.payload("sites", site) or () if self._is_user_frame(frame))
 
     def _layouts(self, structure: int) -> tuple[str, ...]:
         return tuple(map(layout_text, self.tensors(structure)))
@@ -180,9 +180,6 @@ class Words:
         from rltrace.trace.kernels.names import distinct_names  # many patterns, which a recorder does not need
 
         return dict(zip(names, distinct_names(list(names)), strict=True))
-
-    def _user_frames(self, site: int) -> list[int]:
-        return [frame for frame in self.payload("sites", site) or () if self._is_user_frame(frame)]
 
     def _is_user_frame(self, frame: int) -> bool:
         payload = self.payload("frames", frame)

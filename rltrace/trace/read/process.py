@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -312,10 +312,12 @@ class ProcessTrace(JournalContent):
         """Number of attempts that ``from_step`` left out."""
         self.record_damage = tuple(self.other_holes)
         """Sentences on lost and invalid records."""
-        if self.record_damage:
-            self._find_lost_rows()
-        for stream in self._streams.values():
-            stream.check_sizes()
+        # of rows up to the end of a step that the damaged journal does not describe
+        for stream, end in self.steps[:, [Step.STREAM, Step.END_ROW]].tolist() if self.record_damage else ():
+            if stream in self._streams and end > self._streams[stream].rows:
+                self._streams[stream].add_lost_rows(end, LOST_RECORD)
+        for each in self._streams.values():
+            each.check_sizes()
 
     def rename(self, name: str) -> None:
         """Give the process another name, and its streams theirs."""
@@ -487,6 +489,12 @@ class ProcessTrace(JournalContent):
         later._earlier = int(np.searchsorted(self._attempts.all[:, Step.STEP], np.uint64(step)))
         return later
 
+    def are_of_optimizer(self, steps: NDArray[np.uint64], ordinal: int) -> NDArray[np.bool_]:
+        """Which of these attempts of the process are of the optimizer with this ordinal."""
+        payloads: list[Any] = self.tables["optimizers"].payloads
+        own = [number for number, payload in enumerate(payloads) if payload and payload["ordinal"] == ordinal]
+        return np.isin(steps[:, Step.OPTIMIZER], own)
+
     def steps_of(self, part: StepPart) -> NDArray[np.uint64]:
         """The attempts of one of ``step_parts``, shape [n, len(Step)]; n is 0 where they cannot be read."""
         return self._attempts.of(part)
@@ -536,17 +544,11 @@ class ProcessTrace(JournalContent):
             if self._folder.holds(key) and self._folder.size(own) == self.journal.length:
                 self.other_holes.append(f"{own} has lost its last records: {key} was written after them")
 
-    def _find_lost_rows(self) -> None:
-        """Add holes for rows up to the end of a step that the damaged journal does not describe."""
-        for stream, end in self.steps[:, [Step.STREAM, Step.END_ROW]].tolist():
-            if stream in self._streams and end > self._streams[stream].rows:
-                self._streams[stream].add_lost_rows(end, LOST_RECORD)
-
     def _table_bytes(self, file: ChunkFile) -> bytes:
         try:
             chunk = read_chunk(self._folder, self.base, TABLES, file, self.counter)
         except UnreadableError as error:
-            self.other_holes.append(f"{self.base}/{file.key} {error}; rows that need its table entries cannot be read")
+            self.other_holes.append(f"{error}; rows that need its table entries cannot be read")
             return b"\n"
         return chunk.tobytes().partition(b"\0")[0]  # lines hold no zero byte, JSON escapes it
 

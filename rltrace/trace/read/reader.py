@@ -114,12 +114,16 @@ class Trace:
         self._check_names()
 
     @property
+    def options(self) -> Record:
+        """Those of the launch record."""
+        found: Record = self.launch.get("options", {})
+        return found
+
+    @property
     def level(self) -> str:
         """ "step" or "op"."""
-        options = self.launch.get("options")
-        requested = options.get("level") if isinstance(options, dict) else None
         levels = [p.level for p in self.processes if p.level]  # of a run that was armed, not all may be the same
-        return "op" if "op" in levels else next(iter(levels), str(requested or ""))
+        return "op" if "op" in levels else next(iter(levels), str(self.options.get("level") or ""))
 
     @property
     def has_rows(self) -> bool:
@@ -129,9 +133,8 @@ class Trace:
     @property
     def has_all_inputs(self) -> bool:
         """Whether rows have digests of all inputs: with ``record --verify-inputs``, and all rows of JAX."""
-        options = self.launch.get("options")
-        is_verified = isinstance(options, dict) and bool(options.get("verify_inputs"))
-        return is_verified or {has_iterations(process.engine) for process in self.processes} == {True}
+        all_of_jax = {has_iterations(process.engine) for process in self.processes} == {True}
+        return all_of_jax or bool(self.options.get("verify_inputs"))
 
     @property
     def engine(self) -> str:
@@ -403,8 +406,7 @@ def _nodes(path: Location, folder: TraceStore, *, cached: bool) -> Trace | None:
             folder.size(f"{NODES}/{number}/{JOURNAL}")  # neither a link, nor a folder of nodes
             place = path.child(f"{NODES}/{number}") if isinstance(path, TraceURL) else path / NODES / str(number)
             node = found[number] = _open(place, _storage(place, cached=cached))
-            options = node.launch.get("options")
-            nodes = options.get("nodes") if isinstance(options, dict) else None
+            nodes = node.options.get("nodes")
             expected = max(nodes if isinstance(nodes, int) else 0, last + 1)
         number += 1
     if not found:

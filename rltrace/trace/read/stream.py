@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from rltrace.errors import HoleError
-from rltrace.trace.format.arrays import CELLS, ROWS, ArraySpec
+from rltrace.trace.format.arrays import CELLS, ROWS
 from rltrace.trace.format.files import TraceStore, UnreadableError
 from rltrace.trace.format.interleaving import Run
-from rltrace.trace.format.rows import ChunkFile, Rows, Segment, assemble, empty_rows
+from rltrace.trace.format.rows import Rows, Segment, assemble, empty_rows
 from rltrace.trace.format.schema import Column
 from rltrace.trace.format.tables import Table
 from rltrace.trace.read.chunks import Counter, missing_or_cut, read_ahead, read_chunk
@@ -132,7 +131,8 @@ class StreamTrace:
             rows = self._decode(segment)
         except UnreadableError as error:
             self.add_hole(segment.first, segment.rows, str(error))
-            raise HoleError(self._where(segment, f"cannot be read: {error}")) from None
+            rows_text = f"rows {segment.first} to {segment.stop - 1} of {self.name}"
+            raise HoleError(f"{rows_text} cannot be read: {error}") from None
         self._cache[segment.index] = rows
         if len(self._cache) > CACHED_SEGMENTS:
             self._cache.popitem(last=False)
@@ -171,22 +171,16 @@ class StreamTrace:
 
     def _decode(self, segment: Segment) -> Rows:
         tables = self._tables()  # while the chunks are on their way
-        columns, cells = (self._chunk(spec, file) for spec, file in zip((ROWS, CELLS), segment.files, strict=True))
+        columns, cells = (
+            read_chunk(self._folder, self._base, spec, file, self.counter)
+            for spec, file in zip((ROWS, CELLS), segment.files, strict=True)
+        )
         rows = assemble(segment, columns, cells)
         for column, name in TABLE_COLUMNS.items():
             lost = tables[name].lacks(rows.column(column))
             if lost is not None:
                 raise UnreadableError(f'entry {lost} of table "{name}", which they need, is lost')
         return self._finish(rows)
-
-    def _chunk(self, spec: ArraySpec, file: ChunkFile) -> NDArray[Any]:
-        try:
-            return read_chunk(self._folder, self._base, spec, file, self.counter)
-        except UnreadableError as error:
-            raise UnreadableError(f"{self._base}/{file.key} {error}") from None
-
-    def _where(self, segment: Segment, what: str) -> str:
-        return f"rows {segment.first} to {segment.stop - 1} of {self.name} {what}"
 
     def _why_gap(self, first: int, stop: int) -> str:
         why = next((why for at, rows, why in self.holes if at <= first < at + rows), "no journal record describes them")

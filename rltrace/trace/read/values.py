@@ -255,11 +255,7 @@ class Values:
     def _chunk(self, file: ChunkFile, number: int) -> NDArray[np.uint8]:
         chunk = self._chunks.get(number)
         if chunk is None:
-            try:
-                chunk = read_chunk(self._folder, self._base, VALUE_BYTES, file, self.counter)
-            except UnreadableError as error:
-                raise UnreadableError(f"{self._base}/{file.key} {error}") from None
-            self._chunks[number] = chunk
+            chunk = self._chunks[number] = read_chunk(self._folder, self._base, VALUE_BYTES, file, self.counter)
             if len(self._chunks) > CACHED_CHUNKS:
                 self._chunks.popitem(last=False)
         self._chunks.move_to_end(number)
