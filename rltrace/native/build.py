@@ -164,7 +164,8 @@ class EngineBuild:
                 library, record_file = Path(name, "library.so"), Path(name, BUILD_RECORD)
                 self._compile_into(library)
                 digest = content_digest(library.read_bytes())
-                record = self._record(f"{MODULE}-{digest[:16]}.so", digest)
+                compiler, file = str(self.compiler), f"{MODULE}-{digest[:16]}.so"
+                record = BuildRecord(self.target, compiler, self.flags, self.variant, self.sources, file, digest)
                 record_file.write_text(json.dumps(to_json(record), indent=1) + "\n", encoding="utf-8")
                 library.replace(self.folder / record.file)
                 record_file.replace(self.folder / BUILD_RECORD)
@@ -181,11 +182,6 @@ class EngineBuild:
         ended = _run([*command, *(f"-l{name}" for name in LIBRARIES)])
         if ended.returncode:
             raise BuildError(f"the engine cannot be compiled by {self.compiler}\n{_shown(ended.stderr)}")
-
-    def _record(self, file: str, digest: str) -> BuildRecord:
-        return BuildRecord(
-            self.target, str(self.compiler), self.flags, self.variant, self.sources, file=file, digest=digest
-        )
 
 
 def plan_build() -> EngineBuild:

@@ -231,9 +231,9 @@ def load(torch: Path, constants: Mapping[str, int]) -> LoadedLibrary:
         wrong = _wrong(module, constants)
     except Exception as error:
         wrong = f"cannot be loaded: {type(error).__name__}: {error}"
-    return (
-        LoadedLibrary(why_not=f"the native engine's library {found.path} {wrong}") if wrong else LoadedLibrary(module)
-    )
+    if wrong:
+        return LoadedLibrary(why_not=f"the native engine's library {found.path} {wrong}")
+    return LoadedLibrary(module)
 
 
 @cache  # a second time, in a forked child say, it would register its classes twice

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -172,11 +173,8 @@ class Injections(Attachment):
 
     def join(self, captures: Captures, process: ProcessState) -> Captures:
         remember_names(process)
-
-        def hook_of(provider: Provider) -> Any:
-            return lambda stream: InjectionHook(stream, provider)
-
-        return captures._replace(hooks=(*map(hook_of, reversed(self._providers)), *captures.hooks))
+        own = (partial(InjectionHook, provider=provider) for provider in reversed(self._providers))
+        return captures._replace(hooks=(*own, *captures.hooks))
 
     def records(self) -> list[dict[str, Any]]:
         return [record_of(provider.name, provider.account()) for provider in self._providers]

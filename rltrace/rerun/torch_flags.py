@@ -34,11 +34,6 @@ def _on_off(read: Callable[[], Any], set: Callable[[bool], Any]) -> Switch:
     return Switch(ON_OFF, read, set)
 
 
-def _product_flag(name: str) -> Switch:
-    matmul = torch.backends.cuda.matmul
-    return _on_off(lambda: getattr(matmul, name), lambda on: setattr(matmul, name, on))
-
-
 def _precision(backend: str, op: str) -> Switch:
     """The precision flags of newer versions of torch, beside the old ones."""
     return Switch(
@@ -119,11 +114,11 @@ SWITCHES: Mapping[str, Switch] = {
         ("highest", "high", "medium"), torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
     ),
     "tf32": _on_off(lambda: torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32, _tf32),
-    "cuda.matmul.tf32": _product_flag("allow_tf32"),
+    "cuda.matmul.tf32": _of_module(torch.backends.cuda.matmul, "allow_tf32"),
     "cuda.matmul.precision": _precision("cuda", "matmul"),
-    "cuda.matmul.fp16_reduced": _product_flag("allow_fp16_reduced_precision_reduction"),
-    "cuda.matmul.bf16_reduced": _product_flag("allow_bf16_reduced_precision_reduction"),
-    "cuda.matmul.fp16_accumulation": _product_flag("allow_fp16_accumulation"),
+    "cuda.matmul.fp16_reduced": _of_module(torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
+    "cuda.matmul.bf16_reduced": _of_module(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
+    "cuda.matmul.fp16_accumulation": _of_module(torch.backends.cuda.matmul, "allow_fp16_accumulation"),
     "cuda.blas": _library("blas", "default", "cublas", "cublaslt", "ck"),
     "cuda.linalg": _library("linalg", "default", "cusolver", "magma"),
     "cudnn.enabled": _of_module(torch.backends.cudnn, "enabled"),

@@ -22,7 +22,7 @@ from rltrace.recorder.capture.values import NoBytesError, bytes_of
 from rltrace.recorder.core.op_info import results_of
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.storages import address_of
-from rltrace.recorder.digests.layouts import WORDS, is_compound
+from rltrace.recorder.digests.layouts import in_words, is_compound
 from rltrace.recorder.digests.rng_state import generator_of, state_digest
 from rltrace.recorder.session import session as sessions
 from rltrace.recorder.session.session import Session
@@ -226,13 +226,7 @@ def _copy(source: Tensor, target: Tensor) -> None:
     if target.is_conj() or target.is_neg():
         target.copy_(source)
     else:
-        _as_words(target.detach()).copy_(_as_words(source))
-
-
-def _as_words(tensor: Tensor) -> Tensor:
-    if tensor.dtype is torch.complex128:
-        tensor = torch.view_as_real(tensor)
-    return tensor.view(WORDS[tensor.element_size()])
+        in_words(target.detach()).copy_(in_words(source))
 
 
 def _at(tensors: Sequence[Tensor], place: int) -> Tensor:

@@ -109,7 +109,10 @@ class LinkChecks:
         """An op is about to use ``tensors``: compare their memory. Returns what is checked of it."""
         stream = here[0]
         with self._lock:
-            self._drop(self._begun.pop(stream, ()), stream)
+            # where its last op raised, or this one runs within it, it is not known what that left in memory
+            for use in self._begun.pop(stream, ()):
+                use.memory.streams.discard(stream)
+                use.memory.digests.clear()
             uses = self._begun[stream] = self._uses(tensors, None)
             for use in uses:
                 if use.memory.streams - {stream}:
@@ -119,14 +122,6 @@ class LinkChecks:
                 use.memory.streams.add(stream)
             self._end_turn(uses, here)
             return uses
-
-    @staticmethod
-    def _drop(uses: Iterable[Use], stream: int) -> None:
-        """An op has begun and not finished: it raised, or another op runs within it. What it left in memory is not
-        known."""
-        for use in uses:
-            use.memory.streams.discard(stream)
-            use.memory.digests.clear()
 
     def called(self, here: Place, call: int) -> None:
         """The op of a row is about to run; ``call``: identifies all Python frames, and where each of them is."""

@@ -197,18 +197,15 @@ class OpInFlight:
         """The tensors among its arguments, in the order of its row."""
         return op_tensors(self.args, self.kwargs)
 
-    def in_written_memory(self) -> dict[int, Tensor]:
-        """By place, tensor arguments whose storage the op writes to."""
+    def copy_early(self, layouts: Layouts) -> None:
+        """Copy the tensor arguments whose storage the op writes to, before it runs."""
         named, tensors = self.plan.named(self.args, self.kwargs), self.tensors
         written = {address_of(tensor) for name in self.plan.writes for tensor in op_tensors((named.get(name),), None)}
         if self.args and type(self.args[0]) is RegionInputs:
             written = {address_of(tensors[place]) for place in self.args[0].written}
-        return {place: tensor for place, tensor in enumerate(tensors) if address_of(tensor) in written}
-
-    def copy_early(self, layouts: Layouts) -> None:
-        """Copy these before the op runs."""
-        for place, tensor in self.in_written_memory().items():
-            self.early[place] = _bytes_or_reason(tensor, layouts.of(tensor))
+        for place, tensor in enumerate(tensors):
+            if address_of(tensor) in written:
+                self.early[place] = _bytes_or_reason(tensor, layouts.of(tensor))
 
 
 class ValueCopier:

@@ -33,6 +33,7 @@ from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
 from rltrace.recorder.core.row_buffer import (
     KIND_SHIFT,
     MIXED,
+    NOTE_CELLS,
     OUTSIDE,
     OUTSIDE_READ,
     OVERWRITTEN,
@@ -156,7 +157,9 @@ class OpRecorder(RowBuffer):
                 for place in call.overwritten:
                     self.links[place - links] = OVERWRITTEN
                 if not is_view and any(map(_storage_offset, tensors)):
-                    self._note_offsets(tensors)
+                    for place, tensor in enumerate(tensors):
+                        if offset := int(_storage_offset(tensor)):
+                            self.link_notes.extend((row, place, _OFFSET_NOTE, offset))
 
             flags = 0
             if plan.draws:
@@ -363,7 +366,9 @@ class OpRecorder(RowBuffer):
         ):
             if count:
                 del cells[-count:]
-        self._drop_notes()
+        notes = self.link_notes
+        while notes and notes[-NOTE_CELLS] >= self.row:
+            del notes[-NOTE_CELLS:]
         self.drop_deferred(self.row)
         self._writers.relayed.pop(self.row, None)
         for tensor in tensors:
@@ -493,13 +498,6 @@ class OpRecorder(RowBuffer):
     def _written_link(self, place: int, address: int, writer: int, whole: bool) -> int:
         """The link of an input with a last writer; ``whole``: that op wrote all of it."""
         return (self.row << 12) - writer if whole else self._mixed_link(place, address, writer)
-
-    def _note_offsets(self, tensors: list[Tensor]) -> None:
-        """Note the storage offset of each input of the current op where it is not 0."""
-        for place, tensor in enumerate(tensors):
-            offset = int(tensor.storage_offset())
-            if offset:
-                self.link_notes.extend((self.row, place, _OFFSET_NOTE, offset))
 
     def _read_later(self, call: Call, tensors: list[Tensor], place: int) -> int:
         """The digest of an input on a device. For an op with many inputs (an optimizer's), the digests of all that will

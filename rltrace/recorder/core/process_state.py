@@ -124,7 +124,8 @@ class Phases:
         self._has_stepped = True
         self._since_backward[environment] = None
         known = self._library_phase(frame)
-        evaluates = known is _EVALUATION or (known is None and self._is_for_evaluation(environment))
+        is_another = bool(self._trained_on) and environment not in self._trained_on and not self._replaces
+        evaluates = known is _EVALUATION or (known is None and is_another)
         if stream is not None:
             phase = _EVALUATION if evaluates else _ROLLOUT
             self._learn(stream, phase)
@@ -154,14 +155,13 @@ class Phases:
             if found is None:
                 if len(known) > MAX_CALLS:
                     known.clear()
-                found = known[id(code)] = _phase_of(code), code
+                phase = LIBRARY_PHASES.get(code.co_name)
+                is_of_library = phase is not None and any(library in code.co_filename for library in LIBRARIES)
+                found = known[id(code)] = phase if is_of_library else None, code
             if found[0] is not None:
                 return found[0]
             current = current.f_back
         return None
-
-    def _is_for_evaluation(self, environment: str) -> bool:
-        return bool(self._trained_on) and environment not in self._trained_on and not self._replaces
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -194,12 +194,6 @@ class Phases:
             phase = None
         place = self._calls[key] = CallPlace(phase)
         return place
-
-
-def _phase_of(code: CodeType) -> Phase | None:
-    """The phase of a function of a library; None for other functions."""
-    is_known = code.co_name in LIBRARY_PHASES and any(library in code.co_filename for library in LIBRARIES)
-    return LIBRARY_PHASES[code.co_name] if is_known else None
 
 
 _OTHER: Final = Phase.OTHER

@@ -194,12 +194,6 @@ class RowBuffer:
         self.link_notes.extend((self.row, place, int(LinkNote.LAST_WRITER), value))
         return MIXED
 
-    def _drop_notes(self) -> None:
-        """Drop the notes of the current row."""
-        notes = self.link_notes
-        while notes and notes[-NOTE_CELLS] >= self.row:
-            del notes[-NOTE_CELLS:]
-
     def _elsewhere_link(self, address: int) -> int:
         """The link of an input that another stream wrote; it names the row in which other processes sent what that
         stream computed it from, if they did."""

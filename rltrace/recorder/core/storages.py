@@ -713,11 +713,8 @@ def _put(mask: torch.Tensor, arguments: Mapping[str, Any]) -> object:
 
 
 def _scatter(mask: torch.Tensor, arguments: Mapping[str, Any]) -> object:
-    return None if "reduce" in arguments else mask.scatter_(arguments["dim"], arguments["index"], True)
-
-
-def _scatter_reduce(mask: torch.Tensor, arguments: Mapping[str, Any]) -> object:
-    return None if arguments.get("include_self", True) else mask.scatter_(arguments["dim"], arguments["index"], True)
+    reduces = "reduce" in arguments and arguments.get("include_self", True)
+    return None if reduces else mask.scatter_(arguments["dim"], arguments["index"], True)
 
 
 def _index_reduce(mask: torch.Tensor, arguments: Mapping[str, Any]) -> object:
@@ -730,10 +727,6 @@ def _index_fill(mask: torch.Tensor, arguments: Mapping[str, Any]) -> object:
 
 def _masked_fill(mask: torch.Tensor, arguments: Mapping[str, Any]) -> object:
     return mask.masked_fill_(arguments["mask"], True)
-
-
-def _fill_diagonal(mask: torch.Tensor, arguments: Mapping[str, Any]) -> object:
-    return mask.fill_diagonal_(True, arguments.get("wrap", False))
 
 
 def _add(_mask: torch.Tensor, _arguments: Mapping[str, Any]) -> object:
@@ -751,11 +744,11 @@ PARTIAL_WRITES: Mapping[str, PartialWrite] = MappingProxyType(
         "aten::index_fill_": _index_fill,
         "aten::masked_fill_": _masked_fill,
         "aten::masked_scatter_": _masked_fill,
-        "aten::fill_diagonal_": _fill_diagonal,
+        "aten::fill_diagonal_": lambda mask, arguments: mask.fill_diagonal_(True, arguments.get("wrap", False)),
         "aten::index_add_": _add,
         "aten::index_reduce_": _index_reduce,
         "aten::scatter_add_": _add,
-        "aten::scatter_reduce_": _scatter_reduce,
+        "aten::scatter_reduce_": _scatter,
     }
 )
 """By schema name."""

@@ -140,7 +140,7 @@ WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def logical_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor of the logical bytes. Copied as integers: some dtypes cannot be copied, others warn."""
     data = tensor.detach().resolve_neg().resolve_conj()
-    return data if data.is_contiguous() else _in_words(data).contiguous()
+    return data if data.is_contiguous() else in_words(data).contiguous()
 
 
 SLAB_BYTES = 64 << 20
@@ -171,10 +171,10 @@ def slabs(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def as_words(tensor: torch.Tensor) -> torch.Tensor:
     """Its elements as integers, with the same strides; two per element of complex128."""
-    return _in_words(tensor.detach().resolve_neg().resolve_conj())
+    return in_words(tensor.detach().resolve_neg().resolve_conj())
 
 
-def _in_words(data: torch.Tensor) -> torch.Tensor:
+def in_words(data: torch.Tensor) -> torch.Tensor:
     if data.dtype is torch.complex128:
         data = torch.view_as_real(data)
     return data.view(WORDS[data.element_size()])

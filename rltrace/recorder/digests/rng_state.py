@@ -51,11 +51,8 @@ class GlobalGenerators:
         """Their states now; UNTOUCHED where unchanged."""
         with torch_function_disabled():
             now = self._of_torch(), _of_devices(), _of_python(), _of_numpy()
-        return RngStates(*map(_untouched, now, self._first.states))
-
-
-def _untouched(now: int, first: int) -> int:
-    return UNTOUCHED if now == first != 0 else now
+        both = zip(now, self._first.states, strict=False)
+        return RngStates(*(UNTOUCHED if state == first != 0 else state for state, first in both))
 
 
 class FirstStates:

@@ -115,7 +115,12 @@ class TensorDigests:
         kind = type(tensor)
         if layout.dense and (kind is torch.Tensor or kind is torch.nn.Parameter) and not tensor.is_neg():
             try:
-                return _in_place(tensor, layout)
+                address = data_address(tensor)
+                if not address:
+                    return _without_memory(tensor, layout)
+                if layout.small is not None:
+                    return xxh3_64_intdigest(layout.small(address), layout.seed)
+                return digest_address(address, layout.nbytes, layout.seed)
             except RuntimeError:  # a sparse scalar looks dense until its address is read
                 pass
         if tensor.is_cpu:  # common in programs, so that the cost of ``own_work`` matters
@@ -210,15 +215,6 @@ class _Batches:
             with own_work(), waiting_allowed(device):
                 found = digests_on_device([plain for _, plain, _ in entries], [seed for _, _, seed in entries])
             yield from zip((place for place, _, _ in entries), found, strict=True)
-
-
-def _in_place(tensor: torch.Tensor, layout: Layout) -> int:
-    address = data_address(tensor)
-    if not address:
-        return _without_memory(tensor, layout)
-    if layout.small is not None:
-        return xxh3_64_intdigest(layout.small(address), layout.seed)
-    return digest_address(address, layout.nbytes, layout.seed)
 
 
 def _without_memory(tensor: torch.Tensor, layout: Layout) -> int:

@@ -328,11 +328,6 @@ CallStart = tuple[Any, tuple[int, ...]]
 and the cells with the value of the action."""
 
 
-def _of_time_step(step: Any) -> tuple[Any, ...]:
-    """What an environment of dm_env returned, as one of Gym would return it."""
-    return step.observation, step.reward, step.last(), {}
-
-
 class Environments:
     """Patches ``step`` and ``reset``."""
 
@@ -405,7 +400,8 @@ class Environments:
         return fields_of(self._context.digests, "action", args[0] if args else kwargs.get("action"))
 
     def _write_step(self, env: Any, environment: Environment, before: CallStart, result: Any, frame: FrameType) -> None:
-        result = _of_time_step(result) if self._of_dm_env else result
+        if self._of_dm_env:  # as an environment of Gym would return it
+            result = result.observation, result.reward, result.last(), {}
         if not isinstance(result, tuple) or len(result) not in (4, 5):
             return
         ((given, actions), states), digest, reward, ends = before, self._context.digests.digest, result[1], result[2:-1]

@@ -152,11 +152,10 @@ class Terminations:
     def install(self) -> None:
         if not self._patches and sys.platform == "linux":
             self._patches.wrap(popen_fork.Popen, "terminate", self._terminate)
-            self._patches.on_import({"ray": self._watch_ray}, self._fail)
-
-    def _watch_ray(self, module: Any) -> None:
-        """Ray has been imported."""
-        self._patches.wrap_all((module, module._private.worker), "kill", self._kill)
+            wrap_all = self._patches.wrap_all
+            self._patches.on_import(
+                {"ray": lambda ray: wrap_all((ray, ray._private.worker), "kill", self._kill)}, self._fail
+            )
 
     def _kill(self, original: Callable[..., None], actor: Any, *args: Any, **kwargs: Any) -> None:
         actor_id = getattr(actor, "_actor_id", None)
@@ -233,7 +232,8 @@ class CommitServer:
             while True:
                 client, _ = server.accept()
                 with client:
-                    if _user_of(client) == os.getuid():
+                    peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+                    if struct.unpack("3i", peer)[1] == os.getuid():
                         commit()
                         client.sendall(b"1")
 
@@ -249,8 +249,3 @@ def request_commit(trace: str, name: str) -> None:
 def _address(trace: str, name: str) -> str:
     folder = Path(trace).stat()
     return f"\0rltrace-{folder.st_dev:x}-{folder.st_ino:x}-{name}"
-
-
-def _user_of(client: socket.socket) -> int:
-    size = struct.calcsize("3i")
-    return int(struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1])

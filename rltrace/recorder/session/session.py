@@ -155,9 +155,8 @@ class Session:
             ),
             RecordingPart(accounts=(lambda: ()) if self._attachment is None else self._attachment.records),
             RecordingPart(wake=commits.start, sleep=commits.end, stop=commits.give_up, commit=self._commit),
-            RecordingPart(
-                uninstall=lambda: patches.remove(but_subclasses=recording.is_inherited)
-            ),  # a waiting mode needs them
+            # a waiting mode needs them
+            RecordingPart(uninstall=lambda: patches.remove(but_subclasses=recording.is_inherited)),
             RecordingPart(
                 wake=messages.install,
                 sleep=messages.uninstall,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
 from types import CodeType
 from typing import Any, Final, Protocol
@@ -25,6 +25,7 @@ from rltrace.recorder.core.call_sites import Sites, is_internal
 from rltrace.recorder.core.compiled import CompiledCalls
 from rltrace.recorder.core.distributed_tensors import ShardingPropagation
 from rltrace.recorder.core.modules import ModuleCalls, ModuleStack
+from rltrace.recorder.core.op_info import flat_tensors
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.storages import Flight, Storages, address_of
 from rltrace.recorder.streams.series import SeriesSampler
@@ -288,7 +289,7 @@ class Works:
     def _sent(self, work: Any, _group: Any, received: Any = (), *more: Any) -> None:
         is_waited_for_at_once = any(getattr(options, "asyncOp", True) is False for options in more)
         if type(work) is distributed.Work and not is_waited_for_at_once:  # of a subclass in Python no wait is seen
-            flights = [self._storages.begin_flight(tensor) for tensor in _tensors_in(received) if tensor.is_cpu]
+            flights = [self._storages.begin_flight(tensor) for tensor in flat_tensors(received) if tensor.is_cpu]
             self._flights[work] = [flight for flight in flights if flight is not None]
 
     def _met(self, work: Any, *_: Any) -> None:
@@ -297,23 +298,12 @@ class Works:
             self._flights[work] = self._storages.flights()
 
     def _waited(self, _result: Any, work: Any, *_: Any) -> None:
-        self._end(self._flights.get(work) or ())
-
-    def _end(self, flights: Iterable[Flight]) -> None:
-        for flight in flights:
+        for flight in self._flights.get(work) or ():
             self._storages.end_flight(flight)
 
     def _polled(self, is_done: bool, work: Any, *_: Any) -> None:
         if is_done:
             self._waited(None, work)
-
-
-def _tensors_in(received: Any) -> Iterator[torch.Tensor]:
-    if isinstance(received, torch.Tensor):
-        yield received
-    elif isinstance(received, (list, tuple)):
-        for item in received:
-            yield from _tensors_in(item)
 
 
 # --- all patches ------------------------------------------------------------------------------------------------------

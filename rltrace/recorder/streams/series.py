@@ -165,15 +165,11 @@ def number_of(value: object) -> float | OnDevice | None:
     if kind is float or kind is int:
         return _float(value)
     try:
-        with (
-            torch._C._DisableTorchDispatch(),
-            torch._C.DisableTorchFunction(),
-        ):  # ``overrides_disabled`` at half its cost
-            return (
-                _of_tensor(value)
-                if isinstance(value, Tensor)
-                else _float(value.item() if hasattr(value, "item") else value)
-            )
+        # ``overrides_disabled`` at half its cost
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            if isinstance(value, Tensor):
+                return _of_tensor(value)
+            return _float(value.item() if hasattr(value, "item") else value)
     except Exception:  # whatever it is, it is not a number, and the program goes on
         return None
 

@@ -323,7 +323,8 @@ class Streams:
         if not self._on:
             run(thread)
             return
-        self.local.pooled = _serves_a_pool(thread)
+        # read before it runs: it then drops its target
+        self.local.pooled = getattr(getattr(thread, "_target", None), "__module__", None) in POOLS
         ident = threading.get_ident()
         engine = self._engines[ident] = self._make_engine()
         engine.enter(_FirstOp(self))
@@ -380,8 +381,3 @@ class Streams:
 def observer_of(stream: OpRecorder) -> Observer:
     """What observes the ops of a stream's thread: without hooks the stream itself, which saves a call per op."""
     return HookedOps(stream) if stream.hooks else stream
-
-
-def _serves_a_pool(thread: threading.Thread) -> bool:
-    """Whether a pool of the standard library started it. Call before it runs: it then drops its target."""
-    return getattr(getattr(thread, "_target", None), "__module__", None) in POOLS
