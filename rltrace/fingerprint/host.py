@@ -147,7 +147,8 @@ def environment() -> Facts:
 
 def named_variables(names: Iterable[str]) -> Facts:
     """Those of these variables that the program was started with, as ``environment`` has them; of a path, no text."""
-    first = _started_with()
+    # what the program was started with, whatever it has set since, where the bootstrap has seen it
+    first: Mapping[str, str] = getattr(sys.modules.get("_rltrace_bootstrap"), "STARTED_WITH", os.environ)
     found = {name: first[name] for name in names if name in first and not _is_of_the_place(name)}
     masked = ((name, MASK if value.startswith("/") else masked_value(name, value)) for name, value in found.items())
     return {f"env.{name}": home_as_tilde(value) for name, value in masked}
@@ -161,11 +162,6 @@ def acting_variables(facts: Mapping[str, object]) -> dict[str, str]:
 
 def _is_of_the_place(name: str) -> bool:
     return name.startswith(OF_THE_PLACE) or name.endswith(PLACES) or name in NAMES_OF_THE_PLACE or is_recorded(name)
-
-
-def _started_with() -> Mapping[str, str]:
-    """The variables that the program was started with, whatever it has set since, where the bootstrap has seen them."""
-    return getattr(sys.modules.get("_rltrace_bootstrap"), "STARTED_WITH", os.environ)
 
 
 def is_recorded(name: str) -> bool:
@@ -224,7 +220,7 @@ _FACTS: dict[str, Callable[[Any, list[Any]], Any]] = {
     "nccl": lambda torch, gpus: ".".join(map(str, torch.cuda.nccl.version())),
     "cublas": lambda torch, gpus: library_version("libcublas.so", "cublasGetProperty"),
     "cusolver": lambda torch, gpus: library_version("libcusolver.so", "cusolverGetProperty"),
-    "cublaslt": lambda torch, gpus: _size(loaded("libcublasLt.so"), "cublasLtGetVersion"),
+    "cublaslt": lambda torch, gpus: _size("libcublasLt.so", "cublasLtGetVersion"),
     "cublas_workspace": lambda torch, gpus: torch._C._cuda_getCublasWorkspaceSize(),
     "cublaslt_workspace": lambda torch, gpus: torch._C._cuda_getCublasLtWorkspaceSize(),
 }
@@ -232,12 +228,8 @@ _FACTS: dict[str, Callable[[Any, list[Any]], Any]] = {
 
 def library_version(name: str, property_of: str) -> str | None:
     """Version of a loaded NVIDIA library, ``12.8.4``; None where it is not loaded, or has no such function."""
-    path = loaded(name)
-    if path is None:
-        return None
-    try:
-        read = getattr(ctypes.CDLL(path), property_of)  # already loaded
-    except (OSError, AttributeError):
+    read = _function(name, property_of)
+    if read is None:
         return None
     numbers = []
     for index in range(3):  # major, minor, patch
@@ -250,25 +242,26 @@ def library_version(name: str, property_of: str) -> str | None:
 
 def _number(name: str, function: str) -> int | None:
     """The int that a function of a loaded library writes to its argument."""
-    path, value = loaded(name), ctypes.c_int(-1)
-    if path is None:
-        return None
-    try:
-        return None if getattr(ctypes.CDLL(path), function)(ctypes.byref(value)) != 0 else value.value
-    except (OSError, AttributeError):
-        return None
+    read, value = _function(name, function), ctypes.c_int(-1)
+    return None if read is None or read(ctypes.byref(value)) != 0 else value.value
 
 
-def _size(path: str | None, function: str) -> int | None:
+def _size(name: str, function: str) -> int | None:
     """The size_t that a function without arguments returns."""
-    if path is None:
-        return None
-    try:
-        read = getattr(ctypes.CDLL(path), function)
-    except (OSError, AttributeError):
+    read = _function(name, function)
+    if read is None:
         return None
     read.restype = ctypes.c_size_t
     return int(read())
+
+
+def _function(name: str, function: str) -> Any:
+    """A function of a loaded library; None where that is not loaded, or has no such function."""
+    path = loaded(name)
+    try:
+        return None if path is None else getattr(ctypes.CDLL(path), function)
+    except (OSError, AttributeError):
+        return None
 
 
 def loaded(name: str) -> str | None:

@@ -195,10 +195,8 @@ def git(folder: Path, *words: str, timeout: float | None = None) -> bytes | None
 def git_state(folder: Path) -> dict[str, str | bool | None]:
     """``git.revision`` and ``git.dirty`` (None: unknown); empty outside a repository."""
     revision = git_revision(folder)
-    return {} if revision is None else {"git.revision": revision, "git.dirty": _dirty(folder)}
-
-
-def _dirty(folder: Path) -> bool | None:
+    if revision is None:
+        return {}
     status = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
     changed = git(folder, *status, timeout=GIT_SECONDS)
-    return None if changed is None else bool(changed.strip())
+    return {"git.revision": revision, "git.dirty": None if changed is None else bool(changed.strip())}

@@ -217,7 +217,12 @@ def run(
             code = child.wait()
         seconds = monotonic() - began
         status, signal = (code, None) if code >= 0 else (None, -code)
-        failure = _write_ending(Path(options.trace), launch, status, signal, seconds)
+        name, failure = None if signal is None else signal_name(signal), None
+        try:
+            ended = {"status": status, "signal": name, "seconds": round(seconds, 3)}
+            end_launch(Path(options.trace), ended, launch)
+        except RecordError as error:
+            failure = str(error)
         return Ending(status, signal, seconds, recorded(Path(options.trace)), failure, stopped)
 
 
@@ -263,14 +268,3 @@ def signal_name(number: int) -> str:
         return Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _write_ending(
-    trace: Path, launch: int | None, status: int | None, signal: int | None, seconds: float
-) -> str | None:
-    name = None if signal is None else signal_name(signal)
-    try:
-        end_launch(trace, {"status": status, "signal": name, "seconds": round(seconds, 3)}, launch)
-    except RecordError as error:
-        return str(error)
-    return None

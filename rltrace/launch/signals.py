@@ -207,9 +207,8 @@ def die_of(number: int) -> int:
     """
     import resource
 
-    resource.setrlimit(
-        resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1])
-    )  # one core file is enough
+    # one core file is enough
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     with contextlib.suppress(OSError, ValueError):  # SIGKILL has no handler to restore
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

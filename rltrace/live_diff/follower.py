@@ -230,7 +230,8 @@ class Follower:
         try:
             a, b = (open_trace(place) for place in self._places)
             self.a, self.b, self.trouble = a, b, ""
-            self._forget_another_launch(a, b)
+            if (identity := (a.created, b.created)) != self._identity:  # a trace was replaced: begin again
+                self._identity, self._equal, self._differs, self._candidate = identity, {}, False, None
             self._differs = self._differs or not self._is_equal_so_far(a, b)
             if self._differs or last:
                 self._compare(a, b)
@@ -274,12 +275,6 @@ class Follower:
     def _runs(self) -> list[bool]:
         """Which processes of A are known to run."""
         return [] if self.a is None else [is_alive(process.start_record) for process in self.a.processes]
-
-    def _forget_another_launch(self, a: Trace, b: Trace) -> None:
-        """Begin again where a trace was replaced."""
-        identity = a.created, b.created
-        if identity != self._identity:
-            self._identity, self._equal, self._differs, self._candidate = identity, {}, False, None
 
     # --- digests ----------------------------------------------------------------------------------------------------
 
@@ -447,17 +442,5 @@ def _has_one_stream(trace: Trace) -> bool:
 
 
 def _live_finding(found: Finding) -> LiveFinding:
-    return LiveFinding(
-        found.stream,
-        found.b_index,
-        found.a_index,
-        found.step,
-        found.op or "",
-        found.module or "",
-        found.site,
-        found.cause,
-        found.inputs_match,
-        found.explanation,
-        found.kernel,
-        found.outputs,
-    )
+    where = found.stream, found.b_index, found.a_index, found.step, found.op or "", found.module or "", found.site
+    return LiveFinding(*where, found.cause, found.inputs_match, found.explanation, found.kernel, found.outputs)

@@ -29,14 +29,9 @@ MAX_CANDIDATES = 8
 """Ops that the error lists where a selector matches several."""
 
 _NUMBER = r"[0-9][0-9,]*"
-_FORMS = tuple(
-    map(
-        re.compile,
-        (
-            rf"(?P<row>{_NUMBER})(?: \(A\), (?P<b>{_NUMBER}) \(B\))?(?: \([AB] only\))?(?: of (?P<stream>\S+))?",
-            rf"(?P<stream>\S+):(?P<row>{_NUMBER})(?P<b>)",
-        ),
-    )
+_FORMS = (
+    re.compile(rf"(?P<row>{_NUMBER})(?: \(A\), (?P<b>{_NUMBER}) \(B\))?(?: \([AB] only\))?(?: of (?P<stream>\S+))?"),
+    re.compile(rf"(?P<stream>\S+):(?P<row>{_NUMBER})(?P<b>)"),
 )
 
 
@@ -56,6 +51,12 @@ class Located:
     def rows(self) -> Rows:
         """This row only. Raises HoleError."""
         return self.stream.read(self.row, self.row + 1)
+
+    @property
+    def call(self) -> tuple[int, str, int]:
+        """Step, operator, and key of the call site. Raises HoleError."""
+        step, op, site = self.rows.columns[0, [Column.STEP, Column.OP, Column.SITE]].tolist()
+        return step, self.process.words.op(op), int(self.process.tables["sites"].keys[site])
 
 
 def locate(trace: Trace, text: str, *, is_b: bool = False) -> Located:
@@ -83,13 +84,11 @@ def names_both(text: str) -> bool:
 def matching_op(a: Located, b: Trace) -> Located:
     """The op of ``b`` with the same stream, step, call site, operator and occurrence. Raises UsageError."""
     process, stream = _stream(b, a.stream.name)
-    rows = a.rows
-    attempt_a = preceding_attempts(a.process).get(int(rows.columns[0, Column.STEP]))
+    step_a, op, site = a.call
+    attempt_a = preceding_attempts(a.process).get(step_a)
     step = next((number for number, attempt in preceding_attempts(process).items() if attempt == attempt_a), None)
-    op = a.process.words.op(int(rows.columns[0, Column.OP]))
-    site = int(a.process.tables["sites"].keys[rows.columns[0, Column.SITE]])
     if step is not None:
-        rows_a = _occurrences(a.process, a.stream, int(rows.columns[0, Column.STEP]), op, site)
+        rows_a = _occurrences(a.process, a.stream, step_a, op, site)
         rows_b = _occurrences(process, stream, step, op, site)
         if rows_a.index(a.row) < len(rows_b):
             return Located(b, process, stream, rows_b[rows_a.index(a.row)])
@@ -102,28 +101,17 @@ def matching_op(a: Located, b: Trace) -> Located:
 def selector_of(at: Located) -> str:
     """A selector that also matches this op in another recording of the program."""
     line = op_line(at.rows, 0, at.stream.name, at.process.words)
-    conditions = [
-        f"op={escape(line.op)}",
-        f"stream={escape(at.stream.name)}",
-        f"step={line.step}",
-        f"phase={line.phase}",
-    ]
+    conditions = [f"op={escape(line.op)}", f"stream={escape(at.stream.name)}", f"step={line.step},phase={line.phase}"]
     if line.site is not None:
         conditions.append(f"site={escape(line.site.file)}:{escape(line.site.function)}")
     conditions += [f"module={escape(line.module)}"] if line.module else []
-    return ",".join([*conditions, f"nth={_occurrence(at)}"])
+    nth = _occurrences(at.process, at.stream, *at.call).index(at.row)
+    return ",".join([*conditions, f"nth={nth}"])
 
 
 def is_unique(at: Located, selector: str) -> bool:
     """Whether a selector matches this op and no other op of its trace."""
     return len(list(islice(_matches(at.trace, selector), 2))) == 1
-
-
-def _occurrence(at: Located) -> int:
-    rows = at.rows
-    name = at.process.words.op(int(rows.columns[0, Column.OP]))
-    site = int(at.process.tables["sites"].keys[rows.columns[0, Column.SITE]])
-    return _occurrences(at.process, at.stream, int(rows.columns[0, Column.STEP]), name, site).index(at.row)
 
 
 def _row(trace: Trace, name: str | None, row: int) -> Located:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +192,8 @@ class ProcessBuilder:
         self.writer = ProcessWriter.open(trace, {**start_record, "token": write_start(trace, start_record)})
         self.name = self.writer.name
         self.tables = Interned()
+        self.streams: dict[str, StreamBuilder] = {}
+        """All so far, by name."""
         self.step = 0
         self.attempts: dict[int, int] = {}
         self._level, self._engine = level, engine
@@ -219,11 +220,6 @@ class ProcessBuilder:
 
     def fact(self, name: str, value: str | int | float | bool | None) -> None:
         self.writer.facts(self._level, self._engine, {name: value})
-
-    @cached_property
-    def streams(self) -> dict[str, StreamBuilder]:
-        """All streams so far, by name."""
-        return {}
 
     def stream(self, name: str | None = None) -> StreamBuilder:
         """The stream of this name (default: the name of the process), created when it is new."""
@@ -428,7 +424,7 @@ class StreamBuilder(CaptureBuilder):
         kernel: Mapping[str, object] | None = None,
         settings: Mapping[str, object] | None = None,
         flags: RowFlag | int = 0,
-        layouts: Sequence[object] | None = None,
+        layouts: Sequence[Any] | None = None,
         scalars: Sequence[object] | None = None,
         kind: Kind = Kind.OP,
     ) -> int:
@@ -450,7 +446,8 @@ class StreamBuilder(CaptureBuilder):
         row = [0] * len(Column)
         row[Column.KIND] = kind
         row[Column.OP] = tables.plain("ops", name)
-        row[Column.STRUCTURE] = tables.structure([list(_jsonable(layout)) for layout in layouts])
+        plain = [[list(part) if isinstance(part, tuple) else part for part in layout] for layout in layouts]
+        row[Column.STRUCTURE] = tables.structure(plain)
         row[Column.SITE] = tables.site(frames)
         row[Column.MODULE] = tables.plain("modules", module)
         row[Column.SCALARS] = tables.plain("scalars", list(scalars))
@@ -579,10 +576,6 @@ def _append_value(value: bool | int | float | complex | None, integers: list[int
     return RowFlag.VALUE_COMPLEX
 
 
-def _jsonable(layout: Any) -> Sequence[object]:
-    return [list(part) if isinstance(part, tuple) else part for part in layout]
-
-
 # --- traces -----------------------------------------------------------------------------------------------------------
 
 
@@ -610,19 +603,13 @@ class TraceBuilder:
             launch |= {"created": datetime.now(UTC).isoformat(timespec="seconds"), "id": self.path.name}
         create_trace(self.path, launch)
         self.processes: dict[str, ProcessBuilder] = {}
-        self.main = self.process(process, alive=alive)
-        self.stream = self.main.stream
-        self.op, self.event = self.main.stream().op, self.main.stream().event
-        self.end_step = self.main.stream().end_step
-        self.window = self.main.stream().window
-        self.commit = self.main.stream().commit
-        self.fact = self.main.fact
-        self.optimizer = self.main.optimizer
-        self.value = self.main.stream().value
-        self.sample = self.main.stream().sample
-        self.left_out = self.main.stream().left_out
-        self.call, self.op_rows = self.main.stream().call, self.main.stream().op_rows
-        self.rows_left_out = self.main.stream().rows_left_out
+        main = self.main = self.process(process, alive=alive)
+        self.stream, self.fact, self.optimizer = main.stream, main.fact, main.optimizer
+        stream = main.stream()
+        self.op, self.event, self.end_step = stream.op, stream.event, stream.end_step
+        self.window, self.commit, self.value, self.sample = stream.window, stream.commit, stream.value, stream.sample
+        self.call, self.op_rows = stream.call, stream.op_rows
+        self.left_out, self.rows_left_out = stream.left_out, stream.rows_left_out
 
     def process(self, name: str, *, alive: bool = False) -> ProcessBuilder:
         """The process of this name, created when it is new. ``alive``: unfinished it is "running", not "killed"."""

@@ -111,9 +111,8 @@ def _match_links(context: DiffContext, a: RowAt, x: Link, b: RowAt, y: Link, pla
     if not same_bytes(target_a, x.slot, target_b, y.slot) or not is_same_part(a, x, b, y, place):
         return InputsMatch.DIFFER
     same_step = target_a.step == a.step and target_b.step == b.step
-    proven = matched or bool(
-        target_a.rows.outputs(target_a.place)
-    )  # equal bytes, whichever of two equal ops wrote them
+    # equal bytes, whichever of two equal ops wrote them
+    proven = matched or bool(target_a.rows.outputs(target_a.place))
     if not proven or not same_step:
         return InputsMatch.UNKNOWN
     # One side alone read it, as code outside torch could write it there: known only if it did not.
@@ -315,9 +314,8 @@ class StoredOutput:
     def offset(self) -> int:
         """Storage offset of the tensor that was written; 0 where the op returned a new one."""
         links = list(self.row.rows.inputs(self.row.place))
-        if not writes_in_place(
-            self.row
-        ):  # the arguments that an op only writes (``out=``), in the order of its outputs
+        if not writes_in_place(self.row):
+            # the arguments that an op only writes (``out=``), in the order of its outputs
             links = [link for link in links if link.distance == Origin.OVERWRITTEN]
         slot = self.slot or 0
         return links[slot].offset if slot < len(links) else 0

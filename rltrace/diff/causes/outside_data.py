@@ -97,20 +97,16 @@ class OutsideData:
         """The one of two findings to report, with the other in its explanation. ``first``: at the first op that
         computes with this data; ``other``: at the first that differs for another reason."""
         if other.is_local or (other.cause is Cause.ARGUMENTS and self.read_number is None):
-            why = f"{other.explanation}; {self._text_of_first(first)}"
+            ops = f"{counted(self.passed, 'op')}, {'' if self.passed == 1 else 'the first of them '}{_place(first)}"
+            text = f"before it, {ops}, computed with other data from outside"
+            if self.read_number is not None:
+                text += f", of which Python read a number (row {self.read_number.index:,})"
+            why = f"{other.explanation}; {text}; no op of this optimizer step depends on it"
             return replace(other, explanation=why, unused_outside=self.passed)
         if other.cause not in (Cause.ARGUMENTS, Cause.RNG):
             return first
         why = f"{_place(other)}, which computes with none of it, differs too: {other.explanation}"
         return replace(first, explanation=f"{first.explanation}; later, {why}")
-
-    def _text_of_first(self, first: Finding) -> str:
-        ops = counted(self.passed, "op")
-        which = "" if self.passed == 1 else "the first of them "
-        text = f"before it, {ops}, {which}{_place(first)}, computed with other data from outside"
-        if self.read_number is not None:
-            text += f", of which Python read a number (row {self.read_number.index:,})"
-        return f"{text}; no op of this optimizer step depends on it"
 
 
 def _has_writer(context: DiffContext, a: RowAt, b: RowAt, operand: Input) -> bool:

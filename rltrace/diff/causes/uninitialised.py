@@ -74,7 +74,9 @@ class MarkedRows:
         row = self.first_event
         if row is None:
             return EventSummary(self.unequal_events, None, self.whole)
-        return EventSummary(self.unequal_events, _words_of_event(row), self.whole, row.view.name, row.index)
+        what = event_of(row.rows, row.place, row.view.skeleton(row.rows, row.place)).what
+        words = f"{row.op.replace('-', ' ')} of {what}, row {row.index:,}"
+        return EventSummary(self.unequal_events, words, self.whole, row.view.name, row.index)
 
 
 def count_marked(search: Bisection, end: int, found: MarkedRows) -> MarkedRows:
@@ -104,11 +106,6 @@ def count_marked(search: Bisection, end: int, found: MarkedRows) -> MarkedRows:
 
 def _words(row: RowAt) -> str:
     return f"{row}, row {row.index:,}"
-
-
-def _words_of_event(row: RowAt) -> str:
-    what = event_of(row.rows, row.place, row.view.skeleton(row.rows, row.place)).what
-    return f"{row.op.replace('-', ' ')} of {what}, row {row.index:,}"
 
 
 # --- ops that compute with it -----------------------------------------------------------------------------------------

@@ -93,9 +93,7 @@ def is_alive(start: Mapping[str, object]) -> bool:
         return start_ticks(pid) == started
     try:
         os.kill(pid, 0)
-    except (PermissionError, OverflowError):
-        return False
-    except OSError:
+    except (OSError, OverflowError):
         return False
     return True
 
