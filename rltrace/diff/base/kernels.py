@@ -203,8 +203,14 @@ BY_MULTIPROCESSORS = ("cuda.multiprocessors", "cuda.devices")
 """Facts that choose how many blocks of a kernel start; not how many threads a block has."""
 
 CHANGE_KERNEL_CODE = (
-    *("torch.version", "torch.git", "torch.cuda", "torch.hip"),
-    *("cuda.devices", "cuda.driver", "cuda.cu", "package."),
+    "torch.version",
+    "torch.git",
+    "torch.cuda",
+    "torch.hip",
+    "cuda.devices",
+    "cuda.driver",
+    "cuda.cu",
+    "package.",
 )
 """Facts that can change the code of a GPU kernel while its name stays the same."""
 
