@@ -55,7 +55,9 @@ def test_rows_have_the_innermost_module(record: Record) -> None:
     """Before, between and after submodules the module around them; in backward, by the autograd node, that of the
     forward."""
     with record.block() as got:
-        Block()(leaf()).sum().backward()
+        block = Block()
+        block(torch.ones(3)).sum()
+        block(leaf()).sum().backward()
     assert got.ops[:6] == ["ones", "exp", "mul", "sin", "add", "sum"]
     assert modules(got.rows[:6]) == ["", "Block.first", "Block", "Block.second", "Block", ""]
     backward = [row for row in got.rows if row.phase is Phase.BACKWARD]
