@@ -82,11 +82,11 @@ class LockCheck:
 def make_lock(plan: LockPlan) -> Lock:
     """Run the program once and lock what it computed. Raises RecordError where it fails, LockError without a step."""
     ended = _run(plan, "locked", plan.until)
-    locked = lock_of(open_trace(ended.job.trace))
+    locked = _lock_of(ended, plan.until)
     why = locked.unfinished or ("" if ended.status == 0 else f"it {ended.how}")
     if why:
         raise RecordError(f"a run that did not end well is not locked: {why}; it printed {plan.output / 'locked.out'}")
-    write_lock(plan.lock, replace(locked, until=plan.until))
+    write_lock(plan.lock, locked)
     return locked
 
 
@@ -98,7 +98,7 @@ def check_lock(plan: LockPlan, *, update: bool = False) -> LockCheck:
     locked = read_lock(plan.lock)
     until = locked.until if plan.until is None else plan.until
     ended = _run(plan, NOW, until)
-    found = replace(lock_of(open_trace(ended.job.trace)), until=until)
+    found = _lock_of(ended, until)
     if ended.status and not found.unfinished:
         found = replace(found, unfinished=f"the program {ended.how}; it printed {plan.output / f'{NOW}.out'}")
     comparison = compare_locks(locked.up_to(until), found)
@@ -117,6 +117,11 @@ def _update(checked: LockCheck, plan: LockPlan, locked: Lock, found: Lock) -> Lo
         return checked
     write_lock(plan.lock, found)
     return replace(checked, updated=True)
+
+
+def _lock_of(ended: RunResult, until: int | None) -> Lock:
+    """The lock of a run up to this step: a program may go on for a while after it was interrupted there."""
+    return replace(lock_of(open_trace(ended.job.trace)).up_to(until), until=until)
 
 
 def _run(plan: LockPlan, stem: str, until: int | None) -> RunResult:

@@ -48,6 +48,19 @@ def test_a_program(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     assert sorted(path.name for path in folder.iterdir()) == ["train.lock", "train.py"]
 
 
+def test_a_program_that_goes_on_after_its_interruption(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The steps after it are no part of the lock, and not compared."""
+    (folder / "train.py").write_text(
+        "import torch\nw = torch.ones(2, requires_grad=True)\nsgd = torch.optim.SGD([w], lr=0.1)\n"
+        "for _ in range(5):\n    try:\n        w.square().sum().backward()\n        sgd.step()\n"
+        "    except KeyboardInterrupt:\n        pass\n"
+    )
+    line = ["--", sys.executable, "train.py"]
+    assert main(["lock", "--until", "2", *line]) == 0
+    assert "locked 3 steps in train.lock" in capsys.readouterr().err
+    assert main(["lock", "--check", "train.lock", *line]) == 0
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
