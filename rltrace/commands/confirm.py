@@ -184,11 +184,7 @@ def _run(options: ConfirmOptions, arguments: ConfirmArguments) -> ExperimentResu
         sides = len(prepared.recipes)
         count = run_counter(sides * (options.samples + 1), at_least=True)
         silent = quiet or not progress_visible()
-
-        def on_run(name: str) -> None:
-            if not silent:
-                narrate(f"run {name} ended{count()}")
-
+        on_run = _ignore if silent else lambda name: narrate(f"run {name} ended{count()}")
         cache = RunCache(setting, _subject(prepared, options), runner, on_run)
         elsewhere = {}
         if prepared.control is not None:
@@ -207,6 +203,10 @@ def _run(options: ConfirmOptions, arguments: ConfirmArguments) -> ExperimentResu
     if not quiet:
         narrate(f"the outcome is in {target}, the runs are in {folder}")
     return outcome
+
+
+def _ignore(name: str) -> None:
+    """Narrate nothing."""
 
 
 def _subject(prepared: ExperimentSetup, options: ConfirmOptions) -> Mapping[str, object]:

@@ -103,7 +103,6 @@ ACTING = (
 )
 """Prefixes of variables that choose kernels."""
 
-
 _ISA_FLAGS = ("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "asimd", "sve")
 
 

@@ -14,7 +14,16 @@ from engines import CONTENT, cached, fitting_record, write_library
 
 from rltrace.digest import digest_buffer
 from rltrace.native import library
-from rltrace.native.library import BUILD_RECORD, find, load, sources_digest, target_of, torch_folder
+from rltrace.native.library import (
+    BUILD_RECORD,
+    BuildTarget,
+    content_digest,
+    find,
+    load,
+    sources_digest,
+    target_of,
+    torch_folder,
+)
 
 CONSTANTS = {"MARKED": 1}
 
@@ -204,3 +213,10 @@ def test_a_library_with_other_digests_or_constants(cache: Path, monkeypatch: pyt
         assert refused().endswith("assumes another trace format")
     stub(monkeypatch, constants=None)
     assert "cannot be loaded: TypeError" in refused()
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Every field of a record is read as it was written."""
+    record = replace(fitting_record(), target=BuildTarget("2.13.0", "abc", "13.0", "CPython 3.13t", "arm64"))
+    assert library.read_record(write_library(tmp_path, record)) == record
+    assert record.digest == content_digest(CONTENT)

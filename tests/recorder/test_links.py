@@ -18,6 +18,7 @@ from torch import nn
 import rltrace
 from rltrace.diff import compare
 from rltrace.diff.base.model import InputsMatch, Verdict
+from rltrace.errors import UsageError
 from rltrace.recorder import current_session
 from rltrace.recorder.core.storages import SWEEP_BYTES, StorageTables, address_of
 from rltrace.trace.format.schema import Kind, Origin, RowFlag, Step
@@ -488,6 +489,13 @@ def test_every_verdict_rests_on_what_was_read(record: Record) -> None:
         assert first.op == "verify_inputs.scaled.default"
         found[verify] = first.inputs_match
     assert found == {False: InputsMatch.INFERRED, True: InputsMatch.READ}
+
+
+def test_a_window_is_needed(tmp_path: Path) -> None:
+    """It costs as much again as recording, so it is asked for a few steps; without them it is refused."""
+    with pytest.raises(UsageError, match="window"), rltrace.record(tmp_path / "a.zarr", verify_inputs=True):
+        pass
+    assert not (tmp_path / "a.zarr").exists()
 
 
 HEADS = ("actor", "critic", "value")

@@ -381,6 +381,14 @@ def modules() -> None:
     (out.sum() + attention(x, x, x)[0].sum() + net.eval()(torch.randn(4, 1, 3)).sum()).backward()
 
 
+def over_other_memory(record: Record, program: Program) -> tuple[Any, list[Recorded]]:
+    """What truly differs over other fresh memory, and recordings over each, which have the ops of the truth."""
+    ops, differing = truth(program)
+    got = [recorded(record, program, byte) for byte in BYTES]
+    assert [row.op for row in got[0].rows] == ops
+    return differing, got
+
+
 CLEAN = [rollout, filled_in_every_way, modules]
 
 
@@ -389,10 +397,8 @@ CLEAN = [rollout, filled_in_every_way, modules]
 @pytest.mark.parametrize("program", CLEAN, ids=lambda f: f.__name__)
 def test_what_is_filled_before_it_is_read_is_not_marked(record: Record, program: Program) -> None:
     """Nothing that computes differs over other fresh memory, nothing is marked, and two runs are identical."""
-    ops, differing = truth(program)
-    got = [recorded(record, program, byte) for byte in BYTES]
+    differing, got = over_other_memory(record, program)
     rows = got[0].rows
-    assert [row.op for row in rows] == ops
     beside = RowFlag.VIEW | RowFlag.ALLOCATION
     computing = {i for i in differing if not rows[i].flags & beside and not rows[i].op.startswith(BESIDE)}
     assert {row.index for row in rows if row.marked} == partly_filled(rows, differing)
@@ -451,14 +457,12 @@ DIRTY = [half_full, copies, in_place, a_number]
 @pytest.mark.parametrize("program", DIRTY, ids=lambda f: f.__name__)
 def test_what_differs_is_marked_or_follows_from_a_mark(record: Record, program: Program) -> None:
     """What the fills change is marked, or computes with what a row changed by them wrote; the first is the origin."""
-    ops, differing = truth(program)
-    got = [recorded(record, program, byte) for byte in BYTES]
+    differing, got = over_other_memory(record, program)
     rows = got[0].rows
-    assert [row.op for row in rows] == ops
     values = {i for i in differing if not rows[i].flags & (RowFlag.VIEW | RowFlag.ALLOCATION)}
     assert values
     for i in values:
-        assert rows[i].marked or {link.row for link in rows[i].inputs} & values or rows[i].name == "full", ops[i]
+        assert rows[i].marked or {link.row for link in rows[i].inputs} & values or rows[i].name == "full", rows[i].op
     first = compare(got[0].path, got[1].path).first
     assert first.cause is Cause.UNKNOWN
     origin = first.a_index

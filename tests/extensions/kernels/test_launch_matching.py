@@ -229,6 +229,13 @@ def test_launches_for_no_row_are_named_by_what_launched_them() -> None:
     ]
 
 
+def test_the_autograd_engines_thread_is_the_streams() -> None:
+    """A backward pass on a device has a thread of its own while the stream waits: calls of both, by time."""
+    backward = [host(BRACKET, 200, 240, 31, thread=2), host("aten::mm", 210, 230, 32, thread=2)]
+    joined = join([*CALLS, *backward, kernel("mm", 400, 40, 32), *LAUNCHED], [*OPS, "aten.mm.default"])
+    assert [launch.name for launch in joined.launches[2]] == ["mm"]
+
+
 def test_another_threads_calls_are_not_the_streams() -> None:
     """Of two threads with streams of their own, the one whose operators these are."""
     other = [host(BRACKET, 15, 25, 31, thread=2), host("aten::mm", 16, 24, 32, thread=2)]
@@ -245,6 +252,15 @@ def test_ids_of_calls_are_not_those_of_ops() -> None:
     """CUPTI's and torch's are separate: a call whose id is that of an op has no part in what the op launched."""
     call = runtime("cudaLaunchKernel", 40, 41, 9, 5)  # 9 is mine::op, too
     assert names(join([*CALLS, call, kernel("sgemm", 300, 9, 5)], OPS)) == [["sgemm"], []]
+
+
+def test_a_launch_that_names_no_op_is_the_one_s_around_its_call() -> None:
+    """As in profiles of an older Kineto: by the time of the call, on its thread."""
+    lone = [runtime("cudaLaunchKernel", 50, 55, 70), runtime("cudaLaunchKernel", 130, 131, 71)]
+    ran = [kernel("sgemm", 300, 70, 0), kernel("triton", 310, 71, 0), kernel("stray", 320, 72, 0)]
+    joined = join([*CALLS, *lone, *ran], OPS)
+    assert [[launch.name for launch in launches] for launches in joined.launches] == [["sgemm"], ["triton"]]
+    assert joined.strays == (("stray", "", 1),)
 
 
 def test_a_drivers_call_within_the_runtimes_started_nothing_of_its_own() -> None:

@@ -127,6 +127,28 @@ def test_names_that_are_attacks() -> None:
     assert not re.search("[\u202e\x00]", text)
 
 
+def test_the_finding(cases: Cases) -> None:
+    """Op, place, cause and evidence; and the commands to run next."""
+    page = parse(html_page(cases["kernel"]))
+    finding = page.one("section", id="finding")
+    for words in ("aten.mm.default", "train.py:20", "critic.0", "ATen AVX2, 4 threads", "ATen AVX512, 4 threads"):
+        assert words in finding.text
+    assert "before 25 identical ops" in finding.text
+    assert "rltrace record --steps 1:2 --until 1 --verify-inputs" in page.one("section", id="next").text
+    assert "cpu.capability AVX2 AVX512" in page.one("section", id="system").text
+
+
+def test_the_ops_around_it(cases: Cases) -> None:
+    """Identical ops before it are folded; the finding is marked, what follows is said to receive."""
+    page = parse(html_page(cases["kernel"]))
+    rows = page.one("section", id="ops").one("tbody").children
+    signs = [row.all("td", class_="sign")[0].text if row.all("td", class_="sign") else row.text for row in rows]
+    assert signs[0] == "⋯ 23 identical ops ⋯"
+    (found,) = [row for row in rows if "is-found" in row.attributes.get("class", "").split()]
+    assert found.text.startswith("▶ the finding, ≠ differs 25 25")
+    assert "~ receives" in signs
+
+
 def test_one_sided_ops(cases: Cases) -> None:
     """An op that one side alone ran has no row number on the other."""
     (found,) = parse(html_page(cases["extra_draw"])).one("section", id="ops").all("tr", class_="is-found")
