@@ -345,6 +345,12 @@ def windowed(path: Path, first: int, end: int | None, value: str = "x", worker: 
     return trace.finish()
 
 
+def test_windows_of_the_same_steps(tmp_path: Path) -> None:
+    """Two windows around the step that differs name its op."""
+    comparison = compare(windowed(tmp_path / "a.zarr", 3, 4), windowed(tmp_path / "b.zarr", 3, 4, "y"))
+    assert (comparison.first.op, comparison.first.step, comparison.first.a_index) == ("aten.mm.default", 3, 0)
+
+
 def test_windows_after_the_step_that_differs(tmp_path: Path) -> None:
     """Digests of the steps outside the window show that the difference is older."""
     comparison = compare(windowed(tmp_path / "a.zarr", 4, 5), windowed(tmp_path / "b.zarr", 4, 5, "y"))
