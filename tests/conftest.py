@@ -3,8 +3,6 @@
 Tests that need a CUDA device skip where there is none.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import os

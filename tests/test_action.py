@@ -1,7 +1,5 @@
 """action.yml: its steps, run as the runner of GitHub Actions runs them, on real programs, but for the upload."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

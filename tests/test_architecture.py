@@ -1,7 +1,5 @@
 """Which module may be loaded by whom, seen in a fresh interpreter (import contracts see only what is written)."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -1,7 +1,5 @@
 """Suggested commands: each is one that its verb takes, and a shell reads it as it was meant."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The core alone: without the folder of extensions programs are recorded, compared, replayed and confirmed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Extensions of the core: what they add, and that finding them loads nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

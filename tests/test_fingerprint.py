@@ -1,7 +1,5 @@
 """What is known of a machine and a process is found without changing either."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Dataclasses as JSON, there and back, and what is said of an object that is not one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Secrets and the home folder stay out of a trace; numbers and names that only sound like secrets stay in."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The documentation: its generated part is what the code says, and each of its links leads somewhere."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

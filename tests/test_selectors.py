@@ -1,7 +1,5 @@
 """The selector grammar: what it accepts, what it means, and where its errors point."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """SKILL.md is held to its word: for a verdict the exit status and the next commands that it promises."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The builder makes true traces: what it is given is what a reader finds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

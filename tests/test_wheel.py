@@ -1,7 +1,5 @@
 """The wheel: every tracked file of both packages and nothing else, and it runs from a folder on ``PYTHONPATH``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Words that every report uses."""
 
-from __future__ import annotations
-
 import pytest
 
 from rltrace.wording import counted, joined, ordinal

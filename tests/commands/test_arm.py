@@ -1,7 +1,5 @@
 """``rltrace arm``: which steps are requested, what it says of the answer, and why a run cannot be armed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

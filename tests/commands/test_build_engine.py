@@ -1,7 +1,5 @@
 """``rltrace build-engine``: what it says, and what it makes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

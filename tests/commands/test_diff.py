@@ -1,7 +1,5 @@
 """``rltrace diff`` as a command: exit statuses, streams, and what it says about bad input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

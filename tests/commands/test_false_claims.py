@@ -1,7 +1,5 @@
 """Whatever a trace says of itself, with every checksum right: a verb answers or complains, and never breaks."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from collections.abc import Callable

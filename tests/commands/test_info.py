@@ -1,7 +1,5 @@
 """``rltrace info``: what it says of a trace, as text and as JSON."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One exit status for whatever happens, and verbs that are loaded when they are called."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

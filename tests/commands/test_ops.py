@@ -1,7 +1,5 @@
 """``rltrace ops``: which rows it finds, what a line says, and how holes show."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

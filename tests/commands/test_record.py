@@ -1,7 +1,5 @@
 """``rltrace record`` as a person uses it: real programs with a real torch, and ways in which nothing is recorded."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``rltrace replay`` as a person uses it: a real program whose second run is made the first, and what does not fit."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

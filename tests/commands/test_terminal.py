@@ -1,7 +1,5 @@
 """When the terminal interface opens, and what the command ends with when it was left."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

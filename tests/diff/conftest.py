@@ -1,7 +1,5 @@
 """How the tests of this room make traces: programs of ``programs.py``, run and recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ What an addition runs has ``extra`` in its stack, so its rows can be taken out o
 with the unchanged run row by row: that is the truth, and takes no alignment.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The aligner, on stretches whose true alignment is known because the edits that made them are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path

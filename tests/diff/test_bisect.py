@@ -1,7 +1,5 @@
 """The search against a scan of every row."""
 
-from __future__ import annotations
-
 import tempfile
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Streams are cut where both sides ended the same attempt of an optimizer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Both sides line by line: nothing is lost, nothing is shown twice, and a line says of a pair what its rows say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

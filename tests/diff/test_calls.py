@@ -1,7 +1,5 @@
 """How calls are put into words: tensors without strides have a name of what they are made of instead."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A run that begins at a step of another one, and what it began without."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

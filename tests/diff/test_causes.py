@@ -1,7 +1,5 @@
 """Each cause, found in a program in which exactly that went wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a differing input is put down to: by where its bytes came from on both sides."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A collective is known by its row: who takes part, who sends, who receives, and which one of its group it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

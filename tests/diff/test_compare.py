@@ -1,7 +1,5 @@
 """Whole comparisons: what counts as the same, what ends early, what cannot be said."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

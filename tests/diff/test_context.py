@@ -1,7 +1,5 @@
 """Matched rows are found again by the row of A."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rltrace.diff.base.context import MAX_CACHED_STEPS, Matching

@@ -1,7 +1,5 @@
 """What could not be recorded is said, whatever the verdict."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

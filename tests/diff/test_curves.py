@@ -1,7 +1,5 @@
 """Where curves first differ, where one sees it, and what numbers belong together for that."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

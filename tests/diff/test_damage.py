@@ -1,7 +1,5 @@
 """Damaged traces: what is equal is never called different, what differs is never called equal, and nothing crashes."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

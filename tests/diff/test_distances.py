@@ -1,7 +1,5 @@
 """Distances between tensors: against exact arithmetic, against torch, and at every edge of the formats."""
 
-from __future__ import annotations
-
 import math
 import struct
 from fractions import Fraction

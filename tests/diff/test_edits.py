@@ -1,7 +1,5 @@
 """Edited source files: which lines differ, what of their text is shown, which comes first. Files of two real runs."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Events that both sides have: in words, as the origin of what differs after them, and how spaces were seeded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

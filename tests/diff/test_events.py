@@ -1,7 +1,5 @@
 """What came in with an event: the origin of what differs because of it, and nothing where nothing does."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

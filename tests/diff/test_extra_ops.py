@@ -1,7 +1,5 @@
 """An op of one side is harmful where the first matched row that differs computes with what it wrote."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

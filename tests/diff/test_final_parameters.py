@@ -1,7 +1,5 @@
 """Parameters that were written after their last use: no op shows it, but their last state does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

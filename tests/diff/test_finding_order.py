@@ -1,7 +1,5 @@
 """Findings of several processes: collectives order them, and show which rank received a difference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A finding has what its rows record of the program around them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from views import opened, view_of

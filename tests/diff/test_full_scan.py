@@ -1,7 +1,5 @@
 """The search against a full scan that uses none of it: values that diverge and meet again, holes, unfinished traces."""
 
-from __future__ import annotations
-
 import tempfile
 from itertools import zip_longest
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several runs of one program in groups, and the op at which each group left."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

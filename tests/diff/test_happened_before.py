@@ -1,7 +1,5 @@
 """What happened before what in random programs that send messages, against what truly did."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Inputs count as equal only where facts of both sides prove it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which of the settings that differ is named with a kernel."""
 
-from __future__ import annotations
-
 import pytest
 
 from rltrace.diff.base.kernels import choice_text, reported_differences, settings_choosing, settings_text

@@ -1,7 +1,5 @@
 """Which site of B is which of A: by what its lines say, and by what was learned; never by a guess."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from programs import Do, Record

@@ -1,7 +1,5 @@
 """A pair of rows with different call sites is one op where what it reads, or who reads it, says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

@@ -1,7 +1,5 @@
 """A write that changes no byte is known by its arguments, and nothing else is taken for one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

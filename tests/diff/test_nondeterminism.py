@@ -1,7 +1,5 @@
 """What PyTorch says of an op stands beside the verdict as advice: where it holds, and nowhere else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -4,8 +4,6 @@ Names and grids are those of PyTorch's kernels on the GPUs of the reports (pytor
 mujoco_playground#86); the grid of ``randn`` is what ``calc_execution_policy`` makes of a T4 and an L4.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from programs import Do, Record

@@ -1,7 +1,5 @@
 """An op that is called on another tensor: another part of one, another result, what another call wrote."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

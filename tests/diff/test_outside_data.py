@@ -1,7 +1,5 @@
 """Data from outside that nothing trained depends on does not hide what training differs by, and is said with it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

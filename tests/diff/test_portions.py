@@ -1,7 +1,5 @@
 """What digests say of whole steps, and many steps taken at once, never change what is found."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace

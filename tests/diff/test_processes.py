@@ -1,7 +1,5 @@
 """Which process of B is which of A: by name, unless timing decided who got the name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Random scripts (loops, calls, recursion, optimizers out of step), random edits: the answer is what truly happened."""
 
-from __future__ import annotations
-
 import tempfile
 from bisect import bisect_left
 from collections import Counter

@@ -1,7 +1,5 @@
 """Independent rows of one site in another order are matched by what they compute and read."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """What a finding of data from outside says about the generators around it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

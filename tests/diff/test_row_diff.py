@@ -1,7 +1,5 @@
 """Two rows that are the same op differ in what both recorded, and in nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

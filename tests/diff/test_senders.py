@@ -1,7 +1,5 @@
 """Which row of another process wrote what a process received, where no message says when."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

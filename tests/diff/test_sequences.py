@@ -1,7 +1,5 @@
 """The sequence algorithms against slow, obvious references."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise

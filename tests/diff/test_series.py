@@ -1,7 +1,5 @@
 """The series of a trace are those that its program had, whatever they are made of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shifted comparisons: where one run begins at a step of the other, how that is found, and when it is not."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from pathlib import Path

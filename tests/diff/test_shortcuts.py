@@ -4,8 +4,6 @@ Recordings of real programs are compared without all of them at once, and withou
 program (test_changes.py), runs that were resumed (test_resumed.py), threads (test_threads.py), ranks (test_ranks.py).
 """
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from pathlib import Path

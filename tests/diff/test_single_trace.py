@@ -1,7 +1,5 @@
 """One trace by itself: its steps and its numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What happens to call sites between two runs: none of it is a difference, and none of it hides one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Traces compared by what was digested at each optimizer attempt."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

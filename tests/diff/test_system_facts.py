@@ -1,7 +1,5 @@
 """Facts that differ, and source files that were edited between two runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Every step at a glance, and the numbers both runs read: from the digests of steps and a few segments."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

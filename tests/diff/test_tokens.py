@@ -1,7 +1,5 @@
 """Tokens of rows are equal where, and only where, a reading of each row says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

@@ -1,7 +1,5 @@
 """What nothing trained depends on is no divergence, and every doubt whether that is so makes it one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What rows settle of which the sequel cannot be read: before a hole, and where an unfinished trace breaks off."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

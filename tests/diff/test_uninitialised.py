@@ -1,7 +1,5 @@
 """Uninitialised memory: what it holds is no difference, unless training uses it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Memory that no recorded op wrote: which change explains a difference, and how it is reported."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A stream is read in parts: what a part says is what the whole says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

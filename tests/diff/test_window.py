@@ -1,7 +1,5 @@
 """One window of two streams, against slow and obvious readings of the same rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from random import Random

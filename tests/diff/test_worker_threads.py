@@ -3,8 +3,6 @@
 What cannot be known is not called a difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

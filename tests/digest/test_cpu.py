@@ -1,7 +1,5 @@
 """The fast path over memory: the reference's digests, from buffers and from addresses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

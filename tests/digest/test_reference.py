@@ -1,7 +1,5 @@
 """The slow reference beside the xxhash library: the word of last resort has to be right itself."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Numbers of one element, and seeds of generators, by their digests."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The command line as a person uses it: real programs, real processes, real traces; what only reads is called here."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

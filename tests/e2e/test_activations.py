@@ -1,7 +1,5 @@
 """The rows of a real program, beside a recorder too simple to be wrong."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``record --against`` a trace that has ended: what is said at the end of the run is what a comparison says."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Inputs that begin elsewhere: MKL's dot product adds up otherwise where an address is no multiple of 16 bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whatever goes wrong has a clear message and the right exit status, and what was recorded stays readable."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

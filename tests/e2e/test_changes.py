@@ -3,8 +3,6 @@
 Recorded in this process, each version from a folder of its own, as the command line is not the point here.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Two ranks that train in every way of several: the origin of a difference is named, and others received it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Programs with one line changed: the finding names the line, the first op that differs, or how the data came in."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The settings under which another run was made are found on this machine, from the traces alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

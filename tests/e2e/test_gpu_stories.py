@@ -4,8 +4,6 @@ Two kinds of GPU, and two installations, are not to be had on one machine: their
 ``tests/diff/test_on_a_gpu.py`` from traces with the names and grids that such machines have.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

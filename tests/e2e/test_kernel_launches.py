@@ -1,7 +1,5 @@
 """Kernels of Triton, which its interpreter runs, are rows, linked and compared as ops are."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

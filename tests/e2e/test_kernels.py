@@ -3,8 +3,6 @@
 Each setting is probed for first: what it changes depends on the processor.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Coarse first, then fine: the step that the step level names, and the op that its window finds."""
 
-from __future__ import annotations
-
 import json
 import random
 import shlex

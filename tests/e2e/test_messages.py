@@ -1,7 +1,5 @@
 """Programs of several processes: the finding that none happened before leads, however the difference travelled."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

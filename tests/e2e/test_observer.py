@@ -1,7 +1,5 @@
 """Watching changes nothing: recorded and unrecorded runs end with the same bits, words and status."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

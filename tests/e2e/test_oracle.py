@@ -1,7 +1,5 @@
 """The oracle that verdicts are checked against: what it logs, and how its logs are compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

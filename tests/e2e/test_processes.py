@@ -1,7 +1,5 @@
 """Real process trees, recorded: every process under the name that it has in every run, with all that it computed."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

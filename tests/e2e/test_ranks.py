@@ -1,7 +1,5 @@
 """``torchrun``, two ranks under DistributedDataParallel with gloo: what they compute and receive."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass

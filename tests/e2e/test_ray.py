@@ -1,7 +1,5 @@
 """Actors of a Ray cluster that was started before, and elsewhere, than the program that is recorded."""
 
-from __future__ import annotations
-
 import os
 import re
 import select

@@ -1,7 +1,5 @@
 """A run that is resumed from a checkpoint, against the one that wrote it: equal from there on, or not and why."""
 
-from __future__ import annotations
-
 import io
 import os
 import runpy

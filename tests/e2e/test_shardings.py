@@ -1,7 +1,5 @@
 """One model under tensor parallelism with FSDP2, and in one process: its state compared as whole tensors."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Real reports of "same seed, different result", each as a small program that was started twice."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

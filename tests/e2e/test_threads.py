@@ -1,7 +1,5 @@
 """Real programs with threads, recorded twice: what timing decides is no difference, what a thread computes is."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``record --against`` between two jobs that run at the same time: they meet in the folders of their traces only."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

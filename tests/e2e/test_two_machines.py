@@ -1,7 +1,5 @@
 """``docs/guide/proving.md``: its two machines, command by command, as two folders and two CPU settings."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Vector environments of Gymnasium and Stable-Baselines3 in worker processes: forked, spawned and of a fork server."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

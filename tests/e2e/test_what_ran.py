@@ -1,7 +1,5 @@
 """What oneDNN and MKL ran for every op, under two settings: asked behind the program's back, and attributed right."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

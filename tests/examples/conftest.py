@@ -1,7 +1,5 @@
 """The pages of ``docs/stories``, done as a person does them: command by command, in a folder with the examples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``docs/stories/critic_drift.md``: other kernels in the critic alone, seen in the curves only much later."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

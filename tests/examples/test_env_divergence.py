@@ -1,7 +1,5 @@
 """``docs/stories/env_divergence.md``: an environment with a generator that is not seeded."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

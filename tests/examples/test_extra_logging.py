@@ -1,7 +1,5 @@
 """``docs/stories/extra_logging.md``: logging that changes nothing, and logging that draws a random number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from shown import PAGES, expect, run, shown_on

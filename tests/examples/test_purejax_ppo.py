@@ -1,7 +1,5 @@
 """``docs/stories/purejax_ppo.md``: runs of a JAX program in two groups, by their instruction set."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``docs/stories/router_replay.md``: experts that flip between rollout and update, and the rollout's put into it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

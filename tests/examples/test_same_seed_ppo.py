@@ -1,7 +1,5 @@
 """``docs/stories/same_seed_ppo.md``: runs of one seed that fall into groups, and the flag that heals it."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from pathlib import Path

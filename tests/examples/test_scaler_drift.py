@@ -1,7 +1,5 @@
 """``docs/stories/scaler_drift.md``: one of several gradient scalers skips steps; both ways out of it work."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``docs/stories/stale_rows.md``: one rank of four reads rows of an older batch, at one step."""
 
-from __future__ import annotations
-
 import os
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``docs/stories/trainer_generator.md``: where a trainer and its generator diverge; with the same sums they do not."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

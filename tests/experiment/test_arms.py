@@ -1,7 +1,5 @@
 """What an experiment judges: the steps it covers alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

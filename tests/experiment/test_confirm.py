@@ -1,7 +1,5 @@
 """What an experiment on two runs comes to: confirmed where the cause is known and for no other reason."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable

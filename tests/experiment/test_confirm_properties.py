@@ -3,8 +3,6 @@
 The oracle is the program itself, run without a recorder and with some of its planted ops as they are in A.
 """
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path

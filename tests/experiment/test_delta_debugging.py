@@ -1,7 +1,5 @@
 """The smallest set of classes that repairs a run, against every subset tried."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

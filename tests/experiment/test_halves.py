@@ -1,7 +1,5 @@
 """One experiment on two machines: what each refuses, what its half comes to, and what the halves are together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree

@@ -1,7 +1,5 @@
 """The outcome of an experiment: its JSON, there and back, and what is no outcome."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

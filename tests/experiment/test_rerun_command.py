@@ -1,7 +1,5 @@
 """What a trace says of how to run its command again, and what is reported where it does not say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The runs of an experiment: each is made once, and again where it was asked for otherwise or settled nothing."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path

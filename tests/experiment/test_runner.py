@@ -1,7 +1,5 @@
 """An experiment that is ended leaves no run behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

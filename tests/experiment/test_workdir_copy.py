@@ -1,7 +1,5 @@
 """A run's own copy of the working folder: whole, apart from what need not or must not be copied."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

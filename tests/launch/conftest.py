@@ -4,8 +4,6 @@ With such a package the recorder itself cannot start: every attempt to start it 
 the notes count how often, and in which processes, the bootstrap has called the recorder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,12 +1,9 @@
 """The bootstrap calls the recorder once, when torch has been imported, and is not noticed by the program."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +11,7 @@ from rltrace.distribution import own_requirement
 from rltrace.launch.command import BOOTSTRAP, child_environment
 from rltrace.launch.summary import remedy
 from rltrace.recorder.base.options import RecordOptions
-
-if TYPE_CHECKING:
-    from tests.launch.conftest import Bench
+from tests.launch.conftest import Bench
 
 CALLS = """
 import os

@@ -1,7 +1,5 @@
 """What a command line runs, found as the system finds it, named as a person would call it; what processes inherit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 One program forks a child for each way, which computes and then ends so; starting torch once is what makes this fast.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

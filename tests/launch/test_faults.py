@@ -3,8 +3,6 @@
 ``python benchmarks/faults.py --every`` does the same for every system call.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import random

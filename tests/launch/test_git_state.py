@@ -1,7 +1,5 @@
 """The git facts of a program: read from its files, or asked of git by the launcher."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Signals reach the program as if the launcher were not there, once each; its death by one is the launcher's too."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

@@ -1,7 +1,5 @@
 """A program that the recorder stops, and that waits forever at its exit, is ended with all that it has started."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

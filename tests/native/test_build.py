@@ -1,7 +1,5 @@
 """Building the native engine's library: where it goes, what it lacks, and several at once."""
 
-from __future__ import annotations
-
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

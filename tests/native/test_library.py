@@ -1,7 +1,5 @@
 """Libraries of the native engine: which are found, which are refused unloaded, and which after they were tried."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

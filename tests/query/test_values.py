@@ -1,7 +1,5 @@
 """Recorded values of one op: what stands beside what, what is measured, and what is said where there are none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Recording in this process: one recording at a time, each into a trace of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Arguments that are no tensors: exactly what they were, and no table that grows with every step."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A run that is started asleep: what is recorded when it is armed, and that nothing else of it changes."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Mapping

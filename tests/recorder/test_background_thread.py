@@ -1,7 +1,5 @@
 """Threads of the recorder's own: the program does not meet them, and they are waited for all the same."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Call sites: the innermost user frame, its source line, and a key that survives what happens between two runs."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import linecache

@@ -1,7 +1,5 @@
 """Collectives of ``torch.distributed``: their schemas say neither what they write nor when."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Rows on their way to disk: whole segments in the background, and never a cell of a row that was not finished."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections import Counter

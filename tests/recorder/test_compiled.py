@@ -1,7 +1,5 @@
 """What torch.compile has made computes what it computes unrecorded, stays compiled, and is one op a region."""
 
-from __future__ import annotations
-
 import sys
 import types
 import weakref

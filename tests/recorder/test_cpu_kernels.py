@@ -1,7 +1,5 @@
 """Kernel evidence: what selects the kernel of an op on a CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from recorded import Record

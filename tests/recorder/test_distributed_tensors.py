@@ -1,7 +1,5 @@
 """Ops on DTensors: a row with their placements, then the rows of the ops that run in this process, linked by memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

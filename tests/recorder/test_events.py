@@ -1,7 +1,5 @@
 """Events: rows that are no ops, at their place among them, with cells that are compared and evidence that is not."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Ends of a process that run no exit hook: what is recorded is committed first."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

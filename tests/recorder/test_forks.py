@@ -1,7 +1,5 @@
 """Forked children: a part of the trace of their own from their first op on, whatever the parent was just doing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """On a CUDA device: the rows of a CPU and the same results, digests of the bytes whatever streams and graphs do."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Hooks of the op recorder: when each is called, and that neither they nor their failures change the program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

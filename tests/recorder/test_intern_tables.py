@@ -1,7 +1,5 @@
 """Interned tables: ids are consecutive whatever comes between two steps."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

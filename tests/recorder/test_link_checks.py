@@ -1,7 +1,5 @@
 """``check_links``: memory that no recorded op wrote is noticed, with the ops around the write; nothing else is."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Links: who wrote the bytes an op reads. A link may be unknown or mixed; it may never be wrong."""
 
-from __future__ import annotations
-
 import gc
 import random
 from collections.abc import Callable, Sequence

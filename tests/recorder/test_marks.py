@@ -4,8 +4,6 @@ What is marked is compared with what truly differs over other fresh memory, and 
 buffers, followed byte by byte in NumPy beside the recorder.
 """
 
-from __future__ import annotations
-
 import copy
 import ctypes
 import sys

@@ -1,7 +1,5 @@
 """Module paths, in forward and in backward."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from functools import partial

@@ -3,8 +3,6 @@
 Which engine records a block of a program, and what the trace says of it.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path

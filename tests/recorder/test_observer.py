@@ -1,7 +1,5 @@
 """Watching changes nothing: what a program computes, keeps, raises and warns of is the same recorded and not."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import io

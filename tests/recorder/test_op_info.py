@@ -1,7 +1,5 @@
 """What is known of an operator from its schema and from tables: the roles of ops, and what they write and read."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

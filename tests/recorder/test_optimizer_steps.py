@@ -1,7 +1,5 @@
 """The steps table: who made an attempt, how often before, skipped or not, after how many backward passes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of options: what comes from it is consistent, and says the same to a command line and to a program."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from pathlib import Path

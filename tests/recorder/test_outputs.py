@@ -1,7 +1,5 @@
 """What a row says of its op's results: digests of what it returned and wrote, generator states, Python numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import takewhile

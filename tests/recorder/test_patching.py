@@ -1,7 +1,5 @@
 """Functions of other libraries that are replaced while a process is recorded, and put back where they still stand."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os

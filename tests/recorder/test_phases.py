@@ -1,7 +1,5 @@
 """Phases are known from what a program does; nothing is asked of it."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Names of processes: the rank and the role, the same in every run; numbers of the programs that a process starts."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

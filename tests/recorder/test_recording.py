@@ -1,7 +1,5 @@
 """The life of a recording: the order of its parts, and errors in them, which end it and never reach the program."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

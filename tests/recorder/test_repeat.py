@@ -1,7 +1,5 @@
 """One program recorded twice is one trace; a window of it is a stretch of it; both levels see the same steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which generator a row drew from, and in which states all of them were left."""
 
-from __future__ import annotations
-
 import random
 import sys
 from array import array

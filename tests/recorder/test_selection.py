@@ -1,7 +1,5 @@
 """What a selector finds while rows are written: the same as in the finished trace."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Series are taken down beside the ops: scalers, learning rates and what a program watches, exactly and unseen."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from functools import partial

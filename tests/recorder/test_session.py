@@ -1,7 +1,5 @@
 """The life of a recording: everything is put back, failures of its own stay its own, forks and exits are survived."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What torch was set to when an op ran: each row names it, whatever changed it and whenever."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """At the end of the program's stack: its ops run, those that have no row are counted, and recording goes on."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The digest of a tensor, however it is laid out: that of its logical bytes, and nothing of it changes."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Streams: one per thread that dispatches an op, named by the thread."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

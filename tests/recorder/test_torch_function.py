@@ -1,7 +1,5 @@
 """A program's ``__torch_function__`` is called for what the program does, as often and in the order as unrecorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar

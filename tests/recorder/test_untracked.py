@@ -1,7 +1,5 @@
 """Writes that pass torch by: the next op that reads is named, with the write as the cause, and never the kernel."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import tempfile

@@ -1,7 +1,5 @@
 """``values``: what selected ops returned, wrote and read is recorded as it was at that op, and nothing else changes."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Entries by identity, gone with their objects."""
 
-from __future__ import annotations
-
 import gc
 
 from rltrace.recorder.base.weak_id_dict import WeakIdDict

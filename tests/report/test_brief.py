@@ -1,7 +1,5 @@
 """A result in brief: never over 2 kB, with commands as argument lists, and what SKILL.md says of it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What ``rltrace confirm`` prints, pinned line by line; ``UPDATE_GOLDEN=1 pytest tests/report`` writes it anew."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One document, four drawings: every fact is drawn by each of them, under the same label."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several runs in groups, as a person reads it, and as an object."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

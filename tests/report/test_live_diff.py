@@ -1,7 +1,5 @@
 """What a recording that was compared with another trace says, word by word."""
 
-from __future__ import annotations
-
 from rltrace.diff.base.model import Cause, InputsMatch, Pair
 from rltrace.json import to_json
 from rltrace.live_diff.follower import LiveCounts, LiveFinding, LiveOutcome, LiveResult

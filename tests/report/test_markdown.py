@@ -3,8 +3,6 @@
 ``UPDATE_GOLDEN=1 pytest tests/report`` writes the pinned files anew.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a report shows to strangers, and what it does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

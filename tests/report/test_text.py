@@ -1,7 +1,5 @@
 """The two reports of a comparison, pinned line by line. ``UPDATE_GOLDEN=1 pytest tests/report`` writes them anew."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Recordings and replays in this process, each in a folder of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What oneDNN and MKL print, taken apart. The lines are as they came from torch 2.13 and older versions of oneDNN."""
 
-from __future__ import annotations
-
 import pytest
 
 from rltrace.rerun.library_output import parse

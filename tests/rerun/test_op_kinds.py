@@ -1,7 +1,5 @@
 """Kinds of op: what makes two ops of one kind, how a replay counts those where B had other values, lists in files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Values injected at origins alone: what an op was given decides, and a repair never covers for another difference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

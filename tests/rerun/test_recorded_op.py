@@ -1,7 +1,5 @@
 """An op of a trace, called again on what it had: the recorded bits, its neighbours in memory, its generator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A's values put into B make B what A was, its bits, gradients and ops; or it is said what did not fit."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

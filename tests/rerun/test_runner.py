@@ -1,7 +1,5 @@
 """One call by itself, and inputs at an address that is asked for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The switches of torch that a script throws: each one acts, and stands as it was thrown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 

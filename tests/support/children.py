@@ -1,7 +1,5 @@
 """Functions run to their end in a fork, or in threads."""
 
-from __future__ import annotations
-
 import os
 import threading
 import traceback

@@ -1,7 +1,5 @@
 """Comparisons of every kind, made of small traces in the current folder: what each form of report is tried on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

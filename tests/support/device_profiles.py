@@ -5,8 +5,6 @@ call of the runtime within the innermost op, and what ran later on the device, b
 op's id of torch's. CUPTI counts its ids apart, so that they overlap with torch's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any

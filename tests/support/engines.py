@@ -1,7 +1,5 @@
 """The native engine in tests: its library where there is one, and libraries that are none."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

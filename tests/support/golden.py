@@ -1,7 +1,5 @@
 """Texts that are pinned in files. ``UPDATE_GOLDEN=1 pytest`` writes the files anew."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

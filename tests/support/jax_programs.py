@@ -3,8 +3,6 @@
 JAX is never imported by the tests themselves: it starts threads, after which no other test of the process could fork.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

@@ -4,8 +4,6 @@ Owns that process and the replacement of torch's launcher in it, so that all of 
 two calls into the driver: loading code, and starting it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.util

@@ -4,8 +4,6 @@ Owns the building of module calls from NumPy arrays, so that what a comparison f
 in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Modules of classes that are named as a library's are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

@@ -4,8 +4,6 @@ Owns a replacement of ``Folder`` without links and odd files; those are tested o
 functions of a chunk, and are done once for the same one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -4,8 +4,6 @@ Processes run in a random order. Each has one number; an op mixes something into
 receives it mixes that in. So a difference goes exactly where messages carry it, and what happened before what is known.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small mixture-of-experts policy with a cache, its rollout and its training: two programs over the same tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

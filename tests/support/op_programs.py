@@ -1,7 +1,5 @@
 """Programs that run ops of every kind: training, arguments of every type, memory of others, modes, subclasses."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import random

@@ -5,8 +5,6 @@ Reads logs line by line, as they may be long; compares by position, which is all
 with rltrace.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Owns the guessing. What cannot be called this way is left out by the caller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Its model is the one of ``whole_number_model``, so that it agrees with the train
 continuous batching, chunked prefill, a prefix cache and preemption, and the declaration of what slots a batch fills.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache

@@ -1,7 +1,5 @@
 """Recordings with all rows, and what a comparison of their programs by row finds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path

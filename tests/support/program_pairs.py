@@ -1,7 +1,5 @@
 """Random pairs of programs: the same ops, of which B runs some more, and some are off from some line on."""
 
-from __future__ import annotations
-
 import linecache
 from random import Random
 

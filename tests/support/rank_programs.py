@@ -1,7 +1,5 @@
 """Made-up programs of several ranks: what each computes, and the collectives in which they meet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

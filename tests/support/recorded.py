@@ -1,7 +1,5 @@
 """Recorded rows in words: what tests of the recorder ask of a trace, read back through the real reader."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Two runs of one program in this process, and a replay of the second with values of the first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A rollout of a small policy that was recorded, and its trainer with rows of it injected."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

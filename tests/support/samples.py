@@ -1,7 +1,5 @@
 """A small trace that has one of everything, for tests that take traces apart."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rltrace.testing import TraceBuilder

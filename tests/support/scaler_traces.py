@@ -1,7 +1,5 @@
 """Traces of gradient scalers, built update by update, as a recording of them would be."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

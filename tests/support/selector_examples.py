@@ -1,7 +1,5 @@
 """Random selectors, and the tables of a trace in which they find something."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

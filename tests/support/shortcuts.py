@@ -1,7 +1,5 @@
 """Comparisons with a shortcut switched off: the same JSON, except for how much was read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path

@@ -5,8 +5,6 @@ Owns reading the page, running what it shows, and which differences from it do n
 for any lines.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

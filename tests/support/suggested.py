@@ -1,7 +1,5 @@
 """Commands of rltrace as their verbs read them, wherever the traces that they name are."""
 
-from __future__ import annotations
-
 import shlex
 from functools import cache
 from importlib import import_module

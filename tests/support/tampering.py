@@ -4,8 +4,6 @@ Owns what a lying writer could produce: records and chunks that no checksum give
 the format from its definition, so that nothing here asks the reader what is right.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Small environments of Gymnasium whose every number is known beforehand, and what a trace holds of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Traces that tests of the reader and of what keeps traces share, as fixtures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

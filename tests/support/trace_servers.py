@@ -4,8 +4,6 @@ Owns the server, and what goes wrong with it, or with the network to it, on requ
 needs: lists.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """How the tests of the interface sit at a terminal: a headless one of a given size, real keys, real traces."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sides of a comparison made row by row, for tests of what judges single rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Starts of Python programs by tests, served by a warm Python: a tenth of the processor time of a new one."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

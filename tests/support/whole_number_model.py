@@ -4,8 +4,6 @@ Two programs of it agree to the bit on every machine, whatever the batch, the pa
 part is inserted on purpose, at one place. Owns the model, the generator that goes token by token, and the trainer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

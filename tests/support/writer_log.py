@@ -4,8 +4,6 @@ Owns one judgement: everything that can be read is what was written, and whateve
 nothing about what is right; prefix digests are computed again from the rows as written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Traces and programs that the tests of this room share."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

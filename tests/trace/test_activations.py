@@ -1,7 +1,5 @@
 """Rows of tensors read back are those recorded, call by call and op by op, or are reported missing."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import re

@@ -1,7 +1,5 @@
 """Requests to a run that is asleep: which steps a process records because of one, and that one is whole or absent."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

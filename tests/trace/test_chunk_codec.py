@@ -1,7 +1,5 @@
 """Chunks are encoded as zarr v3 says, and nothing but a whole chunk is ever decoded."""
 
-from __future__ import annotations
-
 import google_crc32c
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Rows that a few with every commit add up to: read where they can be right, and damage where they cannot."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

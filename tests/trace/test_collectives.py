@@ -1,7 +1,5 @@
 """Which ops exchange data with other processes is known by their names."""
 
-from __future__ import annotations
-
 import pytest
 
 from rltrace.trace.format.collectives import brings_data

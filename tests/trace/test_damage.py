@@ -4,8 +4,6 @@ Files on a disk, and what can be in a file's place there; a sample of bytes, wit
 length are ``test_every_byte``'s; with RLTRACE_EVERY_BYTE=1 they are tried here too (minutes).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Stored elements read as the numbers that torch reads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

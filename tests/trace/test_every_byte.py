@@ -5,8 +5,6 @@ Read by the reader itself from files in memory; decoding, a pure function of a c
 bytes. Files on a disk, and what else can be in a file's place, are ``test_damage``'s.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Kernel evidence in words, and in what two pieces of it differ."""
 
-from __future__ import annotations
-
 import pytest
 
 from rltrace.diff.base.kernels import in_equal_blocks, is_another_grid, kernel_differences, same_launches

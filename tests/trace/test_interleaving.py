@@ -1,7 +1,5 @@
 """Runs of moments: what is written is read again, and anything else is refused."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The journal returns what was appended, distinguishes a torn tail from damage, and goes on after damage if it can."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Journals of a trace vouch for each other: an older one, a shorter one or another launch's does not pass."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

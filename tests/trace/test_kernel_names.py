@@ -6,8 +6,6 @@ GindaChen/nsys-ai#582, huggingface/blog#3408, CoffeeBeforeArch/nvbit_tools#1, ai
 profiler tables of PyTorch programs on A100, H100, B200 and AMD's GPUs.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from rltrace.diff.base.kernels import kernel_differences

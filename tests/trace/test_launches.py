@@ -1,7 +1,5 @@
 """What a profiler saw launched: packed behind the rows, read back as their kernels, compared, and damaged."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

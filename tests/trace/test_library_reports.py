@@ -1,7 +1,5 @@
 """What libraries said that they ran: written behind the launch's end, read back as the kernels of rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A trace that is still being written: what is read is its beginning, and says that it is."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

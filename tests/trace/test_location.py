@@ -1,7 +1,5 @@
 """URLs of traces: which are read, and what of them is shown."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The writer's system calls are followed one by one, each ``write`` in two halves.
 concurrent reader sees, and what is left if the writer dies there.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os

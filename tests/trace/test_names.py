@@ -1,7 +1,5 @@
 """Words for the entries of a table; what a table lacks is a question mark or empty, never an error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

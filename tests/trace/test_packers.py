@@ -1,7 +1,5 @@
 """Steps are in full chunks, and none of them waits for one to be there."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

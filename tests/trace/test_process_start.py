@@ -1,7 +1,5 @@
 """Start records are small, checked, and know their process again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

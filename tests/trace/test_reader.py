@@ -1,7 +1,5 @@
 """Opening a trace: its states, its limits, its counters, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

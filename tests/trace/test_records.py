@@ -1,7 +1,5 @@
 """Records of a journal read as they were written, and are refused where a field cannot be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A trace is made whole, replaces no other, and its end is written down."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

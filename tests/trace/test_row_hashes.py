@@ -1,7 +1,5 @@
 """Prefix digests depend on what rows are, and on nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cells of a row are found by the counts of the rows before it, and mean what its flags and links say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

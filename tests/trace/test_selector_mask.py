@@ -1,7 +1,5 @@
 """A selector over whole columns and over one row at a time: both find the same."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

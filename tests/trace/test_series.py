@@ -1,7 +1,5 @@
 """Samples of series are read back as they were taken, whatever becomes of the process or of a chunk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

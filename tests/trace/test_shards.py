@@ -1,7 +1,5 @@
 """Which elements of a tensor a rank has: those that DTensor gives it, also where a dimension cannot be divided."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """An entry of a table is what its readers rely on, or it counts as lost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A trace from another person: what is made to exhaust, to mislead or to reach out of its folder is refused."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Values read back are the values that were recorded, bit for bit, or they are a hole with a name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The writer: what is committed can be read, whichever process is killed, whatever is full, whenever it happens."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Traces for the tests of the interface."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Bars, axes and curves: what shares a character, where a mark stands, both ends of a scale."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Words within a width."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The flows of the interface, as a person would press them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event

@@ -1,7 +1,5 @@
 """Keys of the list and of every screen: filters, questions and their mistakes, files, reasons, and going about."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event

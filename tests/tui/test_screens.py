@@ -1,7 +1,5 @@
 """What the screens look like, pinned line by line. ``UPDATE_GOLDEN=1 pytest tests/tui`` writes them anew."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

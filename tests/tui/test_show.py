@@ -1,7 +1,5 @@
 """One trace in the interface: what it holds, its ops in order, an op and the way upstream."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Recorded values on the screen of an op: what differs, as numbers and as bits; how to get what was not recorded."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kernels compiled, by a process of their own and without a GPU; what is said where that cannot be done."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The kernels of a GPU, run by Triton's interpreter: word for word the digests of the definition."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from concurrent.futures import Executor

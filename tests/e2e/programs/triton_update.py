@@ -3,8 +3,6 @@
 ``--pick N``: the configuration that the autotuner takes. With ``--record FOLDER`` it records variants in one process.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

@@ -3,8 +3,6 @@
 A real web server on the loopback address, which lists as S3 does where it is asked to.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

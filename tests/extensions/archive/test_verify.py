@@ -1,7 +1,5 @@
 """``verify`` reads everything, proves the digests, and names what does not belong."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What stands in the way of the same bits follows from the facts of a process, and from nothing that is not known."""
 
-from __future__ import annotations
-
 import pytest
 
 from rltrace.extensions.doctor.checks import Fact, Scope, obstacles

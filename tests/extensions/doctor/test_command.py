@@ -1,7 +1,5 @@
 """``rltrace doctor`` as a person uses it: of a fresh Python, of a command, of a trace."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -1,7 +1,5 @@
 """Calls whose executables JAX's cache keeps: what the program sees, and that their rows are those of other calls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

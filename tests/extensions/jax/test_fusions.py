@@ -1,7 +1,5 @@
 """What is recorded within calls and iterations of JAX: that the program has it, and what a comparison makes of it."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

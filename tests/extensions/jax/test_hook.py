@@ -1,7 +1,5 @@
 """What people call in JAX, a program of them: their results and rows, and what a comparison makes of a difference."""
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from collections.abc import Iterator

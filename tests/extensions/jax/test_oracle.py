@@ -4,8 +4,6 @@ The environment of the program is a callback into Python, and one number of what
 program then hides it, hands it on later, or drops it, so that neither the iteration nor the arrays can be guessed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

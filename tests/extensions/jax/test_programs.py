@@ -1,7 +1,5 @@
 """What is recorded of a traced function: its numbers and its lines, each by the source."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

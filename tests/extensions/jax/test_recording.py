@@ -1,7 +1,5 @@
 """JAX programs under ``rltrace record``: their bits, what is recorded, and what a comparison makes of it."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Programs that compute with JAX and with torch: both are recorded, and a difference is found where it began."""
 
-from __future__ import annotations
-
 import pytest
 from jax_programs import JaxPrograms
 

@@ -1,7 +1,5 @@
 """Programs whose training loop is Python's: a call that computes a gradient is a step, other loops part of calls."""
 
-from __future__ import annotations
-
 import pytest
 from jax_programs import JaxPrograms
 

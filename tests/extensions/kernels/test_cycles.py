@@ -1,7 +1,5 @@
 """The profiler beside a recording, live on a CPU: real profiles in cycles, with a device made up beside them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,8 +4,6 @@ No profile that the project recorded on a GPU stands here yet: ``scripts/capture
 is a GPU, and what stands in ``data`` is joined here. Published ones are in ``test_published_profiles.py``.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import runpy

@@ -9,8 +9,6 @@ dispatch mode are put around the ops that it would have seen; all else is as it 
 names.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from rltrace.extensions.kernels.profiler.launch_matching import BRACKET, Launch, ProfilerEvent, join

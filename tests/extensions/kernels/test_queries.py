@@ -1,7 +1,5 @@
 """Asking what ran: who may answer, and what a call that ends the process that makes it costs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Calls of C functions and of extensions that take tensors are rows; without tensors they are left alone."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import shutil

@@ -1,7 +1,5 @@
 """The parameters that a kernel may write, from its source: never too few."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page in a real browser: what it shows, that its policy lets its own style through and nothing else, and keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

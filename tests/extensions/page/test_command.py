@@ -1,7 +1,5 @@
 """``rltrace report`` as a command: what is written where, what is refused, and how it ends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What becomes HTML, and what cannot."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The outcome of an experiment where traces are shown: on the page, and after the printed report."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page as a document: what is in it, that it is well-formed, closed to the outside, and harmless."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Two programs compared by row, from recordings: what parts is found, and what agrees is not said to part."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

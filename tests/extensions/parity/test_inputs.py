@@ -1,7 +1,5 @@
 """Which streams of a trace are a side: data-parallel ranks are one, and ranks with the same tokens are not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf

@@ -1,7 +1,5 @@
 """Which module is which: the same paths, wrappers, other roots, and what cannot be matched."""
 
-from __future__ import annotations
-
 import pytest
 
 from rltrace.extensions.parity.module_names import MapError, apply_map, match_names, parse_map

@@ -1,7 +1,5 @@
 """Within a module that diverges, which op is named: of rows whose inputs agree, the first that comes out otherwise."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """State compared as whole tensors: assembly from shards, and what another order of sums explains."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``rltrace check`` as a person uses it: real runs of a real program, in folders of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Locks: what of a recording is in one, the file and its faults, and the first step that differs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``rltrace lock`` as a person uses it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The mark and the fixture in small test sessions within this process."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable
 from pathlib import Path

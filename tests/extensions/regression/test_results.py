@@ -1,7 +1,5 @@
 """Results are compared by their bits."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """``rltrace repro`` as a person uses it: the folder runs without rltrace, and says whose bits these are."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Which settings are tried, and what follows from what came out under them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

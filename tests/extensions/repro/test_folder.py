@@ -1,7 +1,5 @@
 """``rltrace repro --module``: forward and backward of one module as a folder that runs without rltrace."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ops run again one after the other: the recorded bits, whatever wrote their memory, and where they begin to differ."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 from collections import Counter

@@ -3,8 +3,6 @@
 python atomics.py TRACE: records itself with each op called twice more.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,7 +1,5 @@
 """Operators that do not repeat themselves; recording in this process."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

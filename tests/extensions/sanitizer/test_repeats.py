@@ -1,7 +1,5 @@
 """``repeat``: ops are called again, those that give something else are named, and the program computes the same."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 import subprocess

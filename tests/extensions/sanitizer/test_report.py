@@ -1,7 +1,5 @@
 """What ``--repeat`` found is said by ``record``, ``info``, ``diff`` and pytest."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``rltrace series``: what it lists and compares, and how it ends."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is said of series: sparklines and words, of long and of odd ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

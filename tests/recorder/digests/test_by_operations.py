@@ -1,7 +1,5 @@
 """Tensors condensed by torch operations, run on CPU tensors here: finished, they have the digests of their buffers."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """By what tensors of a device are condensed, and what is said of it."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Traces whose digests were read back later are, byte for byte, those whose digests were taken at once."""
 
-from __future__ import annotations
-
 import linecache
 from collections.abc import Callable
 from contextlib import nullcontext

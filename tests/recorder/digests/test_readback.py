@@ -1,7 +1,5 @@
 """Digests that are put off, against a model: whatever is overwritten, interrupted or waited for meanwhile."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue

@@ -1,7 +1,5 @@
 """Rows of ops on a device in the cases in which their digests cannot simply be read back, and captures of graphs."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

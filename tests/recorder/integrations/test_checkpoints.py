@@ -1,7 +1,5 @@
 """Checkpoints: an event with a digest of all that was loaded, and nothing of it changes what is loaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

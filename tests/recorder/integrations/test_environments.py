@@ -1,7 +1,5 @@
 """Environments of Gymnasium: events of each that the program makes, of its resets and its steps, under any wrapper."""
 
-from __future__ import annotations
-
 import abc
 import random
 import sys

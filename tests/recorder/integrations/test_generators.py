@@ -1,7 +1,5 @@
 """Generators that a program makes for itself, with their seeds."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import random

@@ -1,7 +1,5 @@
 """Replacements of methods: not noticed by the program, and gone when recording ends."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

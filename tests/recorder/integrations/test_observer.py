@@ -1,7 +1,5 @@
 """Watching environments changes nothing: what they compute, draw, copy and hand over is the same recorded and not."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Callable

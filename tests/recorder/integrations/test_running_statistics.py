@@ -1,7 +1,5 @@
 """Running statistics of wrappers are found, and what they were before the first call and after each change is known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

@@ -1,7 +1,5 @@
 """Spaces being seeded: by the program, or by themselves where it did not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

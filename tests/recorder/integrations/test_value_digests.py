@@ -1,7 +1,5 @@
 """Values of small fields of events: the cells that hold them, read back as they were, and in no hash."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Vectors of environments: each environment by itself where it runs in this process, else the batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

@@ -10,8 +10,6 @@ imported already is hidden, until the program imports it.
 the warm Python that wait to become the children that it starts. So they are its own children, as ever.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """What adapters declare of a library's modules, on modules made as that library makes them."""
 
-from __future__ import annotations
-
 import sys
 from importlib import metadata
 from pathlib import Path

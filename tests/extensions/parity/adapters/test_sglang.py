@@ -1,7 +1,5 @@
 """What the adapter of SGLang declares, of classes like those that it reads."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace

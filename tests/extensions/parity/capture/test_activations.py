@@ -1,7 +1,5 @@
 """``rows``: each row of tensors of module calls and ops has its digest, as it was then, and nothing else changes."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import gc

@@ -1,7 +1,5 @@
 """``rltrace compare`` as a command: what it prints, writes and ends with."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``rltrace replay-rows`` as a person uses it: a rollout's routing in its trainer, and what cannot be asked."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

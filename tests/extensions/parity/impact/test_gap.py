@@ -1,7 +1,5 @@
 """The gap between two programs' log-probabilities, as plain arithmetic on arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import exp, inf, isnan, log, nan
 

@@ -1,7 +1,5 @@
 """Log-probabilities of taken tokens, found from the logits of two programs whose calls were built in memory."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings

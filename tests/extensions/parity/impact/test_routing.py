@@ -1,7 +1,5 @@
 """Decisions of routers compared, as plain arithmetic on arrays; properties against torch's own topk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

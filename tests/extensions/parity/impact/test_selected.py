@@ -1,7 +1,5 @@
 """Log-probabilities that the programs computed themselves: which number is whose, by shapes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tokens of an engine's flat batches, followed through the slots of its KV cache, as its adapter declares them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

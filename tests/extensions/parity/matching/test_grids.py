@@ -1,7 +1,5 @@
 """What the tokens of forward passes are known by: sequences, places in them, padding, wherever positions count from."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rows of two sides that are the same row: by key within a step, several of one key by how their sequences go on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

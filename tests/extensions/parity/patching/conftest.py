@@ -1,7 +1,5 @@
 """A rollout of a small policy, recorded once with rows and values; and its trainer, with rows of it injected."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

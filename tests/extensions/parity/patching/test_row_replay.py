@@ -1,7 +1,5 @@
 """Rows of a generator put into its trainer, forward and back, across other batches."""
 
-from __future__ import annotations
-
 import _thread
 import threading
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """A's rows, looked up by key: which of several is meant, and their values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

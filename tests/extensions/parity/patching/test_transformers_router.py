@@ -1,7 +1,5 @@
 """A library's own mixture of experts: sampled by its ``generate`` with a cache, trained on whole sequences."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

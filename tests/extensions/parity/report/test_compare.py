@@ -1,7 +1,5 @@
 """What is said of two programs compared by row: pinned as text, and as JSON that holds all of it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 from math import inf
