@@ -23,8 +23,8 @@ from rltrace.trace.read.names import Site
 from rltrace.wording import counted, cut
 
 MAX_BYTES = 2_000
-MAX_TEXT = 300
-"""Characters of a sentence, a name or a source line."""
+MAX_TEXT, MAX_NAME = 280, 90
+"""Bytes of JSON of a sentence or a source line, and of a name."""
 
 
 @dataclass(frozen=True)
@@ -103,20 +103,28 @@ def brief_finding(finding: Finding | None) -> BriefFinding | None:
     site = finding.site
     return BriefFinding(
         finding.cause,
-        _cut(finding.op),
+        _cut_name(finding.op),
         finding.stream if row is None else f"{finding.stream}:{row}",
         finding.step,
         finding.phase,
-        _cut(finding.module),
-        None if site is None else cut(f"{site.file}:{site.line} in {site.function}: {site.source}", MAX_TEXT),
-        Pair(_cut(finding.kernel.a), _cut(finding.kernel.b)),
-        "; ".join(cut(text, MAX_TEXT) for text in (finding.explanation, advice_text(finding)) if text),
+        _cut_name(finding.module),
+        None if site is None else _cut(f"{site.file}:{site.line} in {site.function}: {site.source}", MAX_TEXT),
+        Pair(_cut_name(finding.kernel.a), _cut_name(finding.kernel.b)),
+        "; ".join(_cut(text, MAX_TEXT) for text in (finding.explanation, advice_text(finding)) if text),
         finding.stack,
     )
 
 
-def _cut(text: str | None) -> str | None:
-    return None if text is None else cut(text, MAX_TEXT // 3)
+def _cut_name(text: str | None) -> str | None:
+    return None if text is None else _cut(text, MAX_NAME)
+
+
+def _cut(text: str, size: int) -> str:
+    """At most ``size`` bytes of JSON, which has six of them for a character beyond ASCII."""
+    shorter = cut(text, size)
+    while len(json.dumps(shorter)) > size + 2:
+        shorter = cut(shorter, len(shorter) - 1)
+    return shorter
 
 
 def next_commands(advice: Sequence[str]) -> tuple[NextCommand, ...]:
@@ -126,7 +134,7 @@ def next_commands(advice: Sequence[str]) -> tuple[NextCommand, ...]:
 
 def fitted(brief: Brief) -> Brief:
     """With as many commands, and then groups, as fit."""
-    brief = replace(brief, why=cut(brief.why, MAX_TEXT))
+    brief = replace(brief, why=_cut(brief.why, MAX_TEXT))
     while _size(brief) > MAX_BYTES and (brief.next or brief.groups):
         shorter = replace(brief, groups=brief.groups[:-1]) if brief.groups else replace(brief, next=brief.next[:-1])
         brief = replace(shorter, left_out=brief.left_out + 1)

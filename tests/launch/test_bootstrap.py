@@ -119,9 +119,11 @@ print(type(torch.__spec__), type(torch.__loader__), torch.__spec__.loader is tor
     assert lines[1] == bench.python(code, recorded=False).stdout.splitlines()[1]
 
 
-def test_torch_there_before_the_bootstrap(bench: Bench) -> None:
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_a_library_there_before_the_bootstrap(bench: Bench, library: str) -> None:
     """What site-packages' .pth files import comes before any sitecustomize; it counts."""
-    code = "import torch, sitecustomize\n"
+    bench.module("jax/__init__.py", "")
+    code = f"import {library}, sitecustomize\n"
     bench.run([sys.executable, "-S", "-c", code])  # -S: no site, so that the order is ours to choose
     assert len(bench.calls()) == 1
 

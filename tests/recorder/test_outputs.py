@@ -11,6 +11,7 @@ from recorded import Record, digest_of
 from torch import nn
 
 import rltrace.recorder.digests.rng_state as generators
+from rltrace.extensions.archive.verify import verify
 from rltrace.trace.format.schema import RowFlag
 
 # --- digests --------------------------------------------------------------------------------------------------------
@@ -100,6 +101,27 @@ def test_custom_ops_are_one_row(record: Record) -> None:
     assert got.ops == ["zeros", "ones", "scale", "add"]
     assert row.outputs == [digest_of(t) for t in got.returned]
     assert got.one("add").inputs[0].row == row.index
+
+
+@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("values", [(), "all"], ids=["plain", "values"])
+def test_a_custom_op_resizes_what_it_writes(record: Record, size: int, values: str) -> None:
+    """The digest is of all that it has left; with ``--values-inputs`` the input is as it was."""
+
+    @torch.library.custom_op("rltrace_tests::resize", mutates_args=("a",))
+    def resize(a: torch.Tensor) -> None:
+        a.resize_(size).fill_(3)
+
+    with record.block(values=values, values_inputs=bool(values)) as got:
+        a = torch.full((4,), 5.0)
+        resize(a)
+        a + 1
+    row = got.one("resize")
+    assert row.outputs == [digest_of(torch.full((size,), 3.0))]
+    assert got.one("add").inputs[0].row == row.index
+    assert verify(got.path).sound
+    if values:
+        assert [*got.process.values.inputs(0, row.index).values()] == [digest_of(torch.full((4,), 5.0))]
 
 
 # --- generators -----------------------------------------------------------------------------------------------------

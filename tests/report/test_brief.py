@@ -41,10 +41,14 @@ def pair(folder: Path, op: str) -> Comparison:
     return compare_in(folder)
 
 
-@pytest.mark.parametrize("text", ["", "x" * 900, "é" * 5_000])
+@pytest.mark.parametrize("text", ["", "x" * 900, "é" * 5_000, "\0" * 900])
 def test_a_finding_fits(tmp_path: Path, text: str) -> None:
     """Names and commands of any length: the longest are cut or counted, and a cause is always there."""
     found = pair(tmp_path, f"aten.mm{text}.default")
+    if text:
+        kernel, site = Pair(text, text), Site(text, text, 1, text, text)
+        first = replace(found.shown, kernel=kernel, site=site, module=text, explanation=text)
+        found = replace(found, first=first, why=text)
     brief = brief_comparison(replace(found, advice=(*found.advice, line("diff", text, text))), 1)
     assert len(json.dumps(to_json(brief), indent=2).encode()) <= MAX_BYTES
     assert brief.finding.cause in {*Cause}

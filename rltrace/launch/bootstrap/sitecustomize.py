@@ -220,9 +220,12 @@ def begin() -> None:
         start_record.note_failure(error)
         return
     recorders = dict(pair.split("=") for pair in os.environ.get(RECORDERS, "").split())
-    sys.meta_path.insert(0, ImportWatch(start_record, options, recorders))
-    if "torch" in sys.modules:  # a .pth file of site-packages can import it before us
-        start_recorder(start_record, options, recorders["torch"])
+    watch = ImportWatch(start_record, options, recorders)
+    if watch.awaited:
+        sys.meta_path.insert(0, watch)
+    for library, start in recorders.items():
+        if library not in watch.awaited:  # a .pth file of site-packages can import it before us
+            start_recorder(start_record, options, start)
 
 
 def _serves_library() -> bool:

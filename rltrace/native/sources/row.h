@@ -120,7 +120,7 @@ struct Recorder::Row {
     made->is_partial = is("partial");
     made->is_custom = is("is_custom");
     made->arrives = is("arrives");
-    made->writes_out = is("writes_out");
+    made->may_reshape = is("may_reshape");
     for (auto layout : python.attr("layouts")) made->layouts.push_back(layout_from(layout));
     for (auto place : python.attr("written")) made->written.push_back(place.cast<size_t>());
     for (auto place : python.attr("overwritten")) {
@@ -388,7 +388,7 @@ struct Recorder::Row {
 
   // Digest the written arguments and make the row their last writer (``OpRecorder._record_written``).
   i64 record_written() {
-    if (!writes_simply || !is_writing_simple() || (call->writes_out && has_resized())) {
+    if (!writes_simply || !is_writing_simple() || (call->may_reshape && has_reshaped())) {
       PythonSection python(lock);
       if (!passed) passed = {py::tuple(), py::none()};
       const py::tuple result =
@@ -396,8 +396,10 @@ struct Recorder::Row {
       flags |= result[1].cast<u32>();
       return result[0].cast<i64>();
     }
+    // Another thread may learn of more written places while the tables are unlocked.
+    const c10::SmallVector<size_t, 4> written(call->written.begin(), call->written.end());
     i64 slot = 0;
-    for (size_t place : call->written) {
+    for (size_t place : written) {
       const TensorImpl& tensor = *tensors()[place];
       const u64 address = address_of(tensor);
       u64 digest = 0;
@@ -458,8 +460,8 @@ struct Recorder::Row {
     return layout.dense && layout.nbytes >= static_cast<i64>(nbytes);
   }
 
-  // Whether an argument ``out`` has another layout than before the op.
-  bool has_resized() {
+  // Whether what the op wrote has another layout than before.
+  bool has_reshaped() {
     return std::any_of(call->written.begin(), call->written.end(), [&](size_t place) {
       return layout_of(owned(tensors()[place])).id != call->layouts[place].id;
     });

@@ -151,7 +151,7 @@ inline void forget_weakly(u64 address) { c10::raw::weak_intrusive_ptr::decref(st
 struct Call {
   u32 op, structure, scalars;
   bool is_view, computes, draws, returns_new, copies, is_number, is_allocation, only_allocates, has_arrived, is_partial,
-      is_custom, arrives, writes_out;
+      is_custom, arrives, may_reshape;
   std::vector<size_t> written;
   std::vector<char> overwritten;  // by place; empty where none is
   std::vector<char> aliased;      // by return

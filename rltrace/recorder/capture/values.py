@@ -187,8 +187,8 @@ class OpInFlight:
         self.kwargs = kwargs
         self.state: bytes | None = None
         """State of the generator that the op draws from, before it ran."""
-        self.early: dict[int, bytes | str] = {}
-        """By place, inputs that the op may change, copied before it ran; or why they have no bytes."""
+        self.early: dict[int, tuple[Layout, bytes | str]] = {}
+        """By place, inputs that the op may change: layout and bytes before it ran, or why they have none."""
         self.lying: dict[int, TensorPlacement] = {}
         """By place, where its tensors were in memory before it ran."""
 
@@ -205,7 +205,8 @@ class OpInFlight:
             written = {address_of(tensors[place]) for place in self.args[0].written}
         for place, tensor in enumerate(tensors):
             if address_of(tensor) in written:
-                self.early[place] = _bytes_or_reason(tensor, layouts.of(tensor))
+                layout = layouts.of(tensor)
+                self.early[place] = layout, _bytes_or_reason(tensor, layout)
 
 
 class ValueCopier:
@@ -258,10 +259,10 @@ class ValueCopier:
             self._add(ValueKind.OUTPUT, digest, place, layout.id, data)
 
     def _input(self, tensor: Tensor, place: int, op: OpInFlight) -> None:
-        layout = self._layouts.of(tensor)
+        layout, data = op.early.get(place) or (self._layouts.of(tensor), None)
         if not self._has_room(layout.nbytes):
             return
-        data = op.early.get(place) or _bytes_or_reason(tensor, layout)
+        data = _bytes_or_reason(tensor, layout) if data is None else data
         if isinstance(data, str):
             self._leave_out(data, layout.nbytes)
             return

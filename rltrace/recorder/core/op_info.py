@@ -217,8 +217,8 @@ class OpPlan:
     """Names of the arguments it writes; True: without reading them."""
     arguments: tuple[str, ...]
     """Names of all arguments that can be passed by position, in order."""
-    writes_out: bool
-    """Some of them are ``out=``: it may resize them."""
+    may_reshape: bool
+    """What it writes may have another layout afterwards: ``out=``, and the arguments of a custom op."""
     writes_any: bool
     copies: bool
     partial: bool
@@ -304,7 +304,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
             draws=region is not None and region.draws,
             writes={} if region is None else region.written,
             arguments=() if region is None else tuple(region.written),
-            writes_out=False,
+            may_reshape=False,
             writes_any=region is not None and region.writes,
             copies=False,
             partial=False,
@@ -327,7 +327,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
     arriving = ARRIVING.get(schema.name, {})
     writes.update(arriving)
     aliased = tuple(r.alias_info is not None and r.alias_info.is_write for r in schema.returns)
-    role = _role(func)
+    role, is_custom = _role(func), schema.name.partition("::")[0] not in OF_TORCH
     plan = OpPlan(
         id=op_id,
         func=func,
@@ -338,7 +338,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         draws=torch.Tag.nondeterministic_seeded in func.tags,
         writes=writes,
         arguments=tuple(a.name for a in schema.arguments if not a.kwarg_only),
-        writes_out=any(a.is_out for a in schema.arguments),
+        may_reshape=is_custom or any(a.is_out for a in schema.arguments),
         writes_any=bool(writes),
         copies=schema.name in COPIES,
         partial=schema.name in PARTIAL_WRITES,
@@ -350,7 +350,7 @@ def make_plan(op_id: int, func: OpOverload) -> OpPlan:
         results=_names_of_results(schema),
         schema=schema.name,
         shape_only=not SHAPE_ONLY.isdisjoint((schema.name, f"{schema.name}.{schema.overload_name}")),
-        is_custom=schema.name.partition("::")[0] not in OF_TORCH,
+        is_custom=is_custom,
     )
     return plan if getattr(func, "global_layouts", None) is None else _on_distributed_tensors(plan)
 

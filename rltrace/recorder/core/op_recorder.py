@@ -587,7 +587,7 @@ class OpRecorder(RowBuffer):
         for place in call.written:
             slot += 1
             tensor = tensors[place]
-            layout = process.layouts.of(tensor) if plan.writes_out else call.layouts[place]  # out= may resize
+            layout = process.layouts.of(tensor) if plan.may_reshape else call.layouts[place]
             if layout.later:
                 several = several or self._defer_written(call, tensors)
                 self._add_digest(
@@ -636,7 +636,7 @@ class OpRecorder(RowBuffer):
     def _defer_written(self, call: Call, tensors: list[Tensor]) -> Sequence[Pending | None]:
         """Defer the digests of all written tensors together, where all are on one device; else none: ()."""
         written, layouts = [tensors[place] for place in call.written], [call.layouts[place] for place in call.written]
-        if call.plan.writes_out or not all(layout.later for layout in layouts) or len({t.device for t in written}) > 1:
+        if call.plan.may_reshape or not all(layout.later for layout in layouts) or len({t.device for t in written}) > 1:
             return ()
         return self._defer(written, layouts)
 
