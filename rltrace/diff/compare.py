@@ -49,7 +49,7 @@ from rltrace.diff.causes.events import outside_digests, trace_to_sent_event
 from rltrace.diff.causes.rng import generators_note
 from rltrace.diff.edits import source_edits
 from rltrace.diff.finding_order import Order, OrderedFinding
-from rltrace.diff.metrics.curves import LOOK_AHEAD, TOLERANCE, attempt_tables, compare_series, drift_of, ordered
+from rltrace.diff.metrics.curves import TOLERANCE, attempt_tables, compare_series, drift_of, ordered
 from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
 from rltrace.diff.notes import equal_in, equal_steps_note, last_parameters, other_kernels, permuted_note, same_bits_note
 from rltrace.diff.processes import (
@@ -93,6 +93,9 @@ MAX_SEGMENTS = 8
 """Segments of a stream that are sampled, besides those right after its first difference."""
 
 MAX_NAMED = 3
+
+LOOK_AHEAD = 1 << 17
+"""Rows from the first difference on in which all logged scalars are read; later ones are sampled."""
 
 MAX_CURVES = 50
 """Curves that are reported."""
@@ -417,7 +420,6 @@ class _Comparer:
             holes=holes,
             marked=merge_marked([result.marked for _, result in self.streams]),
             events=merge_events([result.events for _, result in self.streams]),
-            curves=tuple(point for _, result in self.streams for point in result.curves),
             compared={r.a.name: r.matched + (r.value is not None) for _, r in self.streams}
             | {pool.name: pool.matched for pool in self.pools},
             unfinished=tuple(side for side, _ in evidence.unfinished),

@@ -89,8 +89,7 @@ def drift_text(drift: Drift) -> str:
     """``differs from step 4; the difference exceeds the threshold (0.65) from step 212``."""
     assert drift.first is not None
     late = "" if drift.whole else " at the latest"
-    values = f" ({drift.first.a!r} | {drift.first.b!r})" if drift.kind == RATE else ""
-    start = f"differs from step {drift.first.step:,}{late}{values}"
+    start = f"differs from step {drift.first.step:,}{late} ({drift.first.a!r} | {drift.first.b!r})"
     if drift.exceeds is None:
         return f"{start}; the difference stays below the threshold ({drift.threshold:.3g})"
     if drift.exceeds.step == drift.first.step:

@@ -81,7 +81,6 @@ def verdict_document(comparison: Comparison) -> Document:
         _structure(comparison.structure),
         _edits(comparison.edits),
         _system(comparison),
-        _curves(comparison),
         Section("drift", "How the curves diverge", sentences(drift_summary(comparison)), tuple(_drift(comparison))),
         Section("events", "Data from environments and files", sentences(events_text(comparison))),
         Section("marked", "Uninitialised memory", sentences(marked_text(comparison))),
@@ -572,25 +571,6 @@ def _fact_text(value: str | None) -> str | None:
     return "(empty)" if value == "" else value
 
 
-def _curves(comparison: Comparison) -> Section:
-    step = None if comparison.first_value is None else comparison.first_value.step
-    points = comparison.curves
-    return Section(
-        "curves",
-        "Logged scalars that differ",
-        (lag_text(step, points[0].step),) if points and step is not None else (),
-        tuple(
-            Fact(
-                Code(point.name) if step is None else (f"step {point.step:,}: ", Code(point.name)),
-                Pair(repr(point.a), repr(point.b)),
-            )
-            for point in points
-        ),
-        Form.TABLE,
-        limit=MAX_PAIRS,
-    )
-
-
 def _drift(comparison: Comparison) -> Iterator[Fact]:
     several = len(comparison.a.processes) > 1 or len({drift.stream for drift in comparison.drift}) > 1
     for drift in comparison.drift:
@@ -640,14 +620,6 @@ def hunks_text(group: list[Hunk]) -> str:
     first = "the first " if len(group) > 1 else ""
     step = "" if hunk.step is None else f", step {hunk.step:,}"
     return f"{times}{ops} from {hunk.first}; {first}at row {at:,}{step}"
-
-
-def lag_text(values: int, logged: int) -> str:
-    """How many steps after the tensors the first logged scalar differs."""
-    if logged <= values:
-        return f"Tensors and logged scalars diverge at step {values:,}."
-    later = "1 step" if logged == values + 1 else f"{logged - values:,} steps"
-    return f"Tensors diverge at step {values:,}; the first logged scalar differs {later} later."
 
 
 def marked_text(comparison: Comparison) -> str:

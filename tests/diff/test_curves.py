@@ -203,7 +203,6 @@ def test_several_numbers_of_one_line_are_as_many_curves(tmp_path: Path) -> None:
     assert {drift.name: drift.exceeds for drift in comparison.drift} == {
         "actor.item()": DriftPoint(4, pytest.approx(0.1), pytest.approx(0.15))
     }
-    assert [point.name for point in comparison.curves] == ["actor.item()"]
     series = [one for one in all_series(open_trace(comparison.a.path)) if one.kind == ITEM]
     assert {one.name: len(one) for one in series} == {"model.item()": 6, "actor.item()": 6}
 
@@ -229,7 +228,6 @@ def test_numbers_of_smaller_batches_are_not_paired(tmp_path: Path) -> None:
 
     comparison = compare(program(4), program(1))
     assert (comparison.decisive.op, comparison.decisive.cause) == ("aten.split.Tensor", Cause.ARGUMENTS)
-    assert not [point.name for point in comparison.curves if "loss" in point.name]
     assert not [drift.name for drift in comparison.drift if "loss" in drift.name]
     assert "rltrace record --level step --state 0: -o " in comparison.advice[0]
     assert comparison.advice[2].startswith("rltrace compare ") and comparison.advice[2].endswith(" --state")

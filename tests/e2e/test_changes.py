@@ -405,7 +405,7 @@ def test_values_that_become_equal_again(both: Both) -> None:
     found = value_of(comparison)
     assert summary(found) == (Cause.OUTSIDE, "aten.argmax.default", 2, "chosen = scores.argmax()")
     assert [pair.a == pair.b for pair in found.outputs] == [True]
-    assert comparison.curves == ()
+    assert comparison.drift == ()
 
 
 def test_another_checkpoint(both: Both, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_a_name_does_not_become_a_word_of_the_sentence(rich: Comparison) -> None
 def test_each_section_has_one_title(rich: Comparison) -> None:
     """Sections have the title of the document in each form; what is said in them is said in each."""
     document = verdict_document(rich)
-    assert len(document.rest) == 9  # all that there are
+    assert len(document.rest) == 8  # all that there are
     forms = {
         "text": document_text(verdict_document(rich)),
         "terminal": "\n".join(line.plain for line in verdict_lines(document, 400)),

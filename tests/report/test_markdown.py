@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from rltrace.diff.base.model import Comparison, CurvePoint, Hole, Hunk, NamedDifference, Pair, ProcessSummary, Structure
+from rltrace.diff.base.model import (
+    Comparison,
+    Drift,
+    DriftPoint,
+    Hole,
+    Hunk,
+    NamedDifference,
+    Pair,
+    ProcessSummary,
+    Structure,
+)
 from rltrace.report.markdown import code, comparison_markdown, fenced, prose
 from rltrace.trace.read.names import Site
 
@@ -65,7 +75,7 @@ def full(found: Comparison, name: str) -> Comparison:
         structure=Structure(1, 0, 0, (Hunk("only-a", name, 1, 2, 1, 2, 0, name),)),
         system=(NamedDifference(name, name, None),),
         holes=(Hole("a", name, name, 0, 3, name),),
-        curves=(CurvePoint(name, 4, 1.0, float("nan")),),
+        drift=(Drift("item", name, name, name, 9, 9, 9, DriftPoint(4, 1.0, float("nan")), None, 0.5, (), 0.1, True),),
         compared={name: 3},
         notes=(f"see {name}",),
         advice=(f"rltrace ops {name}",),
@@ -146,7 +156,7 @@ def test_an_issue_holds_it(name: str, count: int, tmp_path: Path, monkeypatch: p
         unordered=tuple(replace(finding, stream=f"{n}", a_index=n, b_index=n) for n in range(9)),
         system=tuple(NamedDifference(f"{n}{name}", name, name) for n in range(count)),
         holes=found.holes * count,
-        curves=found.curves * count,
+        drift=found.drift * count,
         notes=found.notes * count,
     )
     text = comparison_markdown(many)

@@ -10,7 +10,7 @@ from comparisons import CASES, identical, kernel
 from golden import pinned
 
 from rltrace.diff import Comparison
-from rltrace.diff.base.model import CurvePoint, Pair
+from rltrace.diff.base.model import Drift, DriftPoint, Pair
 from rltrace.json import to_json
 from rltrace.report.diff import verdict_document
 from rltrace.report.document import Document, Fact, Number, Section
@@ -71,19 +71,11 @@ def test_the_document_describes_every_field(case: tuple[str, Comparison]) -> Non
 def test_numbers_that_json_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss of NaN or infinity is written as text."""
     monkeypatch.chdir(tmp_path)
-    comparison = replace(identical(), curves=(CurvePoint("loss.item()", 3, float("nan"), float("-inf")),))
-    report = to_json(comparison)
-    assert report["curves"] == [{"name": "loss.item()", "step": 3, "a": "nan", "b": "-inf"}]
+    first = DriftPoint(3, float("nan"), float("-inf"))
+    drift = Drift("item", "loss.item()", "rank0/main", "train.py:12", 4, 4, 4, first, None, 0.1, (), 0.0, True)
+    report = to_json(replace(identical(), drift=(drift,)))
+    assert report["drift"][0]["first"] == {"step": 3, "a": "nan", "b": "-inf"}
     json.dumps(report, allow_nan=False)
-
-
-def test_numbers_that_part_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both points are named: where the values diverge, and where a number that a person sees does."""
-    monkeypatch.chdir(tmp_path)
-    points = (CurvePoint("log(loss.item())", 41, 0.5, 0.25), CurvePoint("log(kl.item())", 42, 1.0, 2.0))
-    text = document_text(verdict_document(replace(kernel(), curves=points)))
-    assert "  Tensors diverge at step 1; the first logged scalar differs 40 steps later.\n" in text
-    assert "  step 41: log(loss.item())  0.5 | 0.25\n" in text
 
 
 def test_outputs_of_an_op_that_has_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

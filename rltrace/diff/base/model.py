@@ -309,18 +309,6 @@ class Side:
 
 
 @dataclass(frozen=True)
-class CurvePoint:
-    """Where a recorded scalar (one ``.item()`` site) first differs."""
-
-    name: str
-    """The source line that read it."""
-    step: int
-    """A's."""
-    a: float
-    b: float
-
-
-@dataclass(frozen=True)
 class DriftPoint:
     """Both sides of a series at one step."""
 
@@ -491,8 +479,6 @@ class Comparison:
     holes: tuple[Hole, ...]
     marked: UninitialisedCount
     events: EventSummary
-    curves: tuple[CurvePoint, ...]
-    """Logged scalars at their first difference, looked for within 131,072 ops of the first difference."""
     compared: Mapping[str, int]
     """By stream, the number of matched ops; ``…/pool``: all pool threads of a process together."""
     unfinished: tuple[str, ...]

@@ -17,13 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.align.blocks import attempt_keys
-from rltrace.diff.base.model import CurvePoint, Drift, DriftPoint, Finding
+from rltrace.diff.base.model import Drift, DriftPoint
 from rltrace.diff.base.sequences import Tokens, occurrences
 from rltrace.diff.base.tokens import mix
-from rltrace.diff.base.view import RowRange, StreamView
-from rltrace.diff.metrics.series import RATE, Place, Series, StepNumbers, Values, item_place
-from rltrace.errors import HoleError
-from rltrace.trace.format.schema import VALUE_FLAGS, Column, RowFlag, Step
+from rltrace.diff.metrics.series import RATE, Series, StepNumbers, Values
+from rltrace.trace.format.schema import Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 
@@ -233,87 +231,3 @@ def ordered(drifts: Iterable[Drift]) -> tuple[Drift, ...]:
         return seen, math.inf if drift.first is None else drift.first.step
 
     return tuple(sorted(drifts, key=rank))
-
-
-# --- curves -----------------------------------------------------------------------------------------------------------
-#
-# The first difference of each logged scalar. Every ``.item()`` runs one op that records the number. Reads a bounded
-# number of rows after a first difference.
-
-
-LOOK_AHEAD = 1 << 17
-"""Rows read from the first difference on."""
-
-MAX_CURVE_POINTS = 50
-
-
-def curve_points(a: StreamView, b: StreamView, first: Finding, same_structure: bool) -> tuple[CurvePoint, ...]:
-    """For each call site that logs a scalar, the first step after ``first`` at which the two sides differ.
-
-    ``same_structure``: both sides made the same attempts in the same order, so that step numbers can be compared.
-    """
-    if first.a_index is None or first.b_index is None:
-        return ()
-    for view, start in ((a, first.a_index), (b, first.b_index)):
-        view.stream.read_rows_ahead(start, min(view.rows, start + LOOK_AHEAD))
-    try:
-        numbers_a = _numbers(a, first.a_index, {} if same_structure else _attempt_counts(a))
-        numbers_b = _numbers(b, first.b_index, {} if same_structure else _attempt_counts(b))
-    except HoleError:
-        return ()
-    found: dict[Place, CurvePoint] = {}
-    counts = [_counts(numbers) for numbers in (numbers_a, numbers_b)]
-    left_out = {site for site in counts[0] if site in counts[1] and logs_more_often(counts[0][site], counts[1][site])}
-    for key, (value_a, step, name) in numbers_a.items():
-        site = key[1]
-        if site in found or site in left_out or key not in numbers_b:
-            continue
-        value_b = numbers_b[key][0]
-        if value_a != value_b and not (value_a != value_a and value_b != value_b):
-            found[site] = CurvePoint(name, step, value_a, value_b)
-    return tuple(sorted(found.values(), key=lambda point: point.step))[:MAX_CURVE_POINTS]
-
-
-Numbers = dict[tuple[object, Place, int], tuple[float, int, str]]
-"""(attempt, site, occurrence) to (number, step, name), in execution order."""
-
-
-def _counts(numbers: Numbers) -> dict[Place, Counter[object]]:
-    """By site, how many numbers of each attempt there are."""
-    found: dict[Place, Counter[object]] = {}
-    for attempt, site, _ in numbers:
-        found.setdefault(site, Counter())[attempt] += 1
-    return found
-
-
-def _numbers(view: StreamView, start: int, attempts: dict[int, int]) -> Numbers:
-    counts: dict[tuple[object, Place], int] = {}
-    places: dict[int, Place] = {}
-    found: Numbers = {}
-    stop = min(view.rows, start + LOOK_AHEAD)
-    for at in range(start, stop, 1 << 16):
-        stretch = view.read(at, min(at + (1 << 16), stop))
-        for i in np.flatnonzero(stretch.flags(VALUE_FLAGS & ~RowFlag.VALUE_COMPLEX)).tolist():
-            step = int(stretch.rows.columns[i, Column.STEP])
-            number = int(stretch.rows.columns[i, Column.SITE])
-            if number not in places:
-                places[number] = item_place(view, number)
-            attempt, site = attempts.get(step, step), places[number]
-            nth = counts[attempt, site] = counts.get((attempt, site), -1) + 1
-            value = stretch.rows.value(i)
-            if isinstance(value, (bool, int, float)):
-                found[attempt, site, nth] = (float(value), step, _name(stretch, i))
-    return found
-
-
-def _attempt_counts(view: StreamView) -> dict[int, int]:
-    """Token of the optimizer and attempt count of each step, by step number."""
-    steps = view.process.steps
-    return dict(zip(steps[:, Step.STEP].tolist(), attempt_keys(view.process, steps).tolist(), strict=True))
-
-
-def _name(stretch: RowRange, i: int) -> str:
-    stack = stretch.view.stack(stretch.rows, i)
-    if not stack:
-        return stretch.view.op(stretch.rows, i)
-    return stack[0].call or stack[0].source or f"{stack[0].file} ({stack[0].function})"

@@ -14,7 +14,6 @@ from rltrace.diff.base.bisect import MARKED, STRUCTURE, VALUES, Bisection, OnPro
 from rltrace.diff.base.context import DiffContext, Matching
 from rltrace.diff.base.model import (
     Cause,
-    CurvePoint,
     EventSummary,
     Finding,
     NamedDifference,
@@ -27,7 +26,6 @@ from rltrace.diff.causes.carried_state import name_carried_state
 from rltrace.diff.causes.events import add_seeding_causes, event_explanation, trace_to_event
 from rltrace.diff.causes.outside_data import OutsideData
 from rltrace.diff.causes.uninitialised import MarkedRows, count_marked
-from rltrace.diff.metrics.curves import curve_points
 from rltrace.diff.stream.end import classify_end, harmless_end
 from rltrace.diff.stream.steps import compare_steps
 from rltrace.diff.stream.walk import Progress, StreamWalk
@@ -64,7 +62,6 @@ class StreamResult:
     marked: UninitialisedCount = field(default_factory=lambda: UninitialisedCount(0, 0, None))
     events: EventSummary = field(default_factory=EventSummary)
     probes: tuple[Probe, ...] = ()
-    curves: tuple[CurvePoint, ...] = ()
     context: DiffContext | None = None
     """What is known of the matched rows; None: they were not compared."""
 
@@ -135,8 +132,6 @@ def compare_streams(
     _with_marked(result, walk.marked if search is None else count_marked(search, walk.base, walk.marked))
     if search is not None:
         result.probes = tuple(search.probes)
-    if result.value is not None:
-        result.curves = curve_points(a, b, result.value, same_structure)
     return result
 
 

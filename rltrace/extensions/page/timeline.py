@@ -325,7 +325,7 @@ def _key(state: StepState) -> Element:
 
 def curves_section(material: PageData, document: Document) -> Element | None:
     """Where logged scalars diverge, and their charts, of which the first is unfolded."""
-    facts = [[el("h3", words.title), blocks(words)] for words in document.named("curves", "drift")]
+    facts = [[el("h3", words.title), blocks(words)] for words in document.named("drift")]
     shown = material.curves[:MAX_CURVES]
     if not shown and not facts:
         return None

@@ -163,8 +163,8 @@ def test_the_timeline_and_the_curves() -> None:
     assert bars == ["is-same"] * 2 + ["is-differs"] * 3
     assert "5 steps: 2 equal, 3 differing." in timeline.text
     curves = page.one("section", id="curves")
-    assert "Tensors diverge at step 2; the first logged scalar differs 2 steps later." in curves.text
-    assert "diverges at step 4" in curves.text
+    assert "First difference at step 2 (net's mean)" in curves.text
+    assert "differs from step 4 (0.25 | 0.25000000000000006)" in curves.text
     last = curves.one("details", id="curve-0").one("tbody").children[-1]
     assert [cell.text for cell in last.children] == ["4", "0.25", "0.25000000000000006", "-5.55e-17"]
 
