@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from operator import attrgetter
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -58,27 +58,34 @@ MAX_ROWS_BACK, MAX_ROWS_BACK_OPEN = 1 << 17, 1 << 21
 """Rows that are searched backwards at most; the second limit while all events of an environment differ."""
 
 
-class MatchedEvent(Protocol):
-    """An event of both sides, of two traces or of a trace and a running program."""
+@dataclass(frozen=True)
+class EventPair:
+    """An event of both traces."""
 
+    a: RowAt
+    b: RowAt
     event_a: Event
     event_b: Event
 
     @property
     def row(self) -> int:
-        """Its row; in a comparison of two traces, A's."""
+        """A's."""
+        return self.a.index
 
     @property
     def op(self) -> str:
         """``environment-step``."""
+        return self.a.op
 
     @property
     def module(self) -> str:
         """Its owner: the class of an environment, for example."""
+        return self.a.module
 
     @property
     def place(self) -> str:
         """Call site in B, ``train.py:12``; "" where it is not known."""
+        return f"{self.b.stack[0].file}:{self.b.stack[0].line}" if self.b.stack else ""
 
     @property
     def differs(self) -> tuple[str, ...]:
@@ -114,32 +121,6 @@ class MatchedEvent(Protocol):
         return {(int(cells_a[name].value), int(cells_b[name].value)) for name in differs}
 
 
-@dataclass(frozen=True)
-class EventPair(MatchedEvent):
-    """A matched event of two traces."""
-
-    a: RowAt
-    b: RowAt
-    event_a: Event
-    event_b: Event
-
-    @property
-    def row(self) -> int:
-        return self.a.index
-
-    @property
-    def op(self) -> str:
-        return self.a.op
-
-    @property
-    def module(self) -> str:
-        return self.a.module
-
-    @property
-    def place(self) -> str:
-        return f"{self.b.stack[0].file}:{self.b.stack[0].line}" if self.b.stack else ""
-
-
 def event_at(row: RowAt) -> Event:
     return event_of(row.rows, row.place, row.view.skeleton(row.rows, row.place))
 
@@ -167,7 +148,7 @@ def events_before(
         stop = start
 
 
-def _components(pair: MatchedEvent, name: str) -> Iterator[NamedDifference]:
+def _components(pair: EventPair, name: str) -> Iterator[NamedDifference]:
     """The components of one field that differ; none where its value was not recorded on both sides."""
     a, b = (event.recorded.get(name) for event in (pair.event_a, pair.event_b))
     if a is None or b is None or a.shape != b.shape:
@@ -195,7 +176,7 @@ def _same(x: object, y: object) -> bool:
 ACTION: Final = "action"
 
 
-def event_text_parts(pair: MatchedEvent, seeding_notes: Iterable[str], *, persists: bool) -> list[str]:
+def event_text_parts(pair: EventPair, seeding_notes: Iterable[str], *, persists: bool) -> list[str]:
     """``environment 3 (Hopper-v5) returned another observation at its step 812, given the same action``, and so on.
 
     ``persists``: all later events of this environment differ as well.
@@ -212,7 +193,7 @@ def first_op_text(op: str, site: Site | None, row: int) -> str:
     return f"{op}{at} (row {row:,}) is the first op that differs as a result"
 
 
-def extra_event_text(side: str, event: Event, pair: MatchedEvent) -> str:
+def extra_event_text(side: str, event: Event, pair: EventPair) -> str:
     """A clause on an event that only one side has."""
     other = "B" if side == "A" else "A"
     verb = "steps" if event.evidence("step") is not None else "resets"
@@ -228,7 +209,7 @@ def _given_in(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.partition(".")[0] == ACTION]
 
 
-def _what_differs(pair: MatchedEvent) -> str:
+def _what_differs(pair: EventPair) -> str:
     given = _given_in(pair.differs)
     returned = [name for name in pair.differs if name not in given and not name.startswith("of ")]
     inside = [name.removeprefix("of ") for name in pair.differs if name.startswith("of ")]
@@ -246,7 +227,7 @@ def _what_differs(pair: MatchedEvent) -> str:
     return f"{_name(pair)} returned another {joined(returned or ['result'])} at its {at}{same}{more}"
 
 
-def _entries_text(pair: MatchedEvent) -> str:
+def _entries_text(pair: EventPair) -> str:
     """`` in optimizer.state.0.exp_avg and 2 more of its 14 entries``; "" where no entry was recorded on both sides."""
     a, b = pair.event_a.texts, pair.event_b.texts
     names = dict.fromkeys([*a, *b]) if a and b else {}
@@ -263,7 +244,7 @@ MAX_SHOWN = 3
 """Entries of a checkpoint that are named."""
 
 
-def _numbers(pair: MatchedEvent) -> Iterator[str]:
+def _numbers(pair: EventPair) -> Iterator[str]:
     """``its observation, component 2 of 4, is 0.0601 in A and 0.0602 in B, and 3 more numbers differ``."""
     first, *others = pair.components or (None,)
     if first is not None:
@@ -272,7 +253,7 @@ def _numbers(pair: MatchedEvent) -> Iterator[str]:
         yield f"its {first.name}{comma} is {first.a} in A and {first.b} in B" + (f", and {more}" if others else "")
 
 
-def _name(pair: MatchedEvent) -> str:
+def _name(pair: EventPair) -> str:
     return f"{pair.event_a.what} ({pair.module})" if pair.module else pair.event_a.what
 
 
@@ -285,7 +266,7 @@ def _at(a: Event, b: Event) -> str:
     return "event"
 
 
-def _seeds(pair: MatchedEvent) -> list[str]:
+def _seeds(pair: EventPair) -> list[str]:
     seed = pair.event_a.evidence("seed")
     if seed is None or seed != pair.event_b.evidence("seed"):
         return []
@@ -296,7 +277,7 @@ SEVERAL = 1 << 48
 """Seeds of several environments are recorded as one number, a digest; no smaller one is taken for that."""
 
 
-def _seed_words(pair: MatchedEvent) -> str:
+def _seed_words(pair: EventPair) -> str:
     """``seed 0 in A and no seed in B``."""
     seeds = pair.event_a.evidence("seed"), pair.event_b.evidence("seed")
     if all(seed is not None and SEVERAL <= seed != NONE for seed in seeds):
@@ -305,7 +286,7 @@ def _seed_words(pair: MatchedEvent) -> str:
     return f"{words[0]} in A and {words[1]} in B"
 
 
-def _generators(pair: MatchedEvent) -> list[str]:
+def _generators(pair: EventPair) -> list[str]:
     """RNG states before the event, those of untouched generators left out."""
     equal: list[str] = []
     other: list[str] = []
@@ -367,10 +348,10 @@ def seeding_notes(context: DiffContext, end: int, end_b: int | None, about: Even
         return SeedingNotes([])
 
 
-def otherwise_drawn_texts(pairs: Iterable[MatchedEvent]) -> list[str]:
+def otherwise_drawn_texts(pairs: Iterable[EventPair]) -> list[str]:
     """The clause on the two events between which Python's or NumPy's generator came into another state on one side;
     ``pairs``: the last first."""
-    later: MatchedEvent | None = None
+    later: EventPair | None = None
     for pair in pairs:
         if pair.shared_generators_equal and later is not None:
             evidence_a, evidence_b = later.event_a.evidence, later.event_b.evidence
@@ -395,7 +376,7 @@ def _further(name: str, a: int, b: int) -> str:
     return f"; there {owner} is {counted(abs(words), 'word')} further on in {side}" if words else ""
 
 
-def seeding_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> list[str]:
+def seeding_texts(pairs: Sequence[EventPair], about: EventPair | None) -> list[str]:
     """Clauses on seeding from the seeding, construction and reset events before ``about``, the last first."""
     number = _environment_number(about, pairs)
     texts = made_texts(pairs, about)
@@ -406,7 +387,7 @@ def seeding_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> 
     return [*texts, *_of_generators(pairs)]
 
 
-def _of_generators(pairs: Sequence[MatchedEvent]) -> list[str]:
+def _of_generators(pairs: Sequence[EventPair]) -> list[str]:
     """Clauses on generators that the program made for itself and seeded otherwise, and the last that it did not."""
     made = [pair for pair in pairs if pair.event_a.what == pair.event_b.what == GENERATOR]
     given = [pair for pair in made if pair.differs]
@@ -421,13 +402,11 @@ def _has_seeding(view: StreamView) -> bool:
     return any(isinstance(entry, list) and entry[:1] and entry[0] in names for entry in payloads)
 
 
-def _number(pair: MatchedEvent) -> tuple[int | None, int | None]:
+def _number(pair: EventPair) -> tuple[int | None, int | None]:
     return pair.event_a.evidence("made"), pair.event_b.evidence("made")
 
 
-def _environment_number(
-    about: MatchedEvent | None, pairs: Sequence[MatchedEvent]
-) -> tuple[int | None, int | None] | None:
+def _environment_number(about: EventPair | None, pairs: Sequence[EventPair]) -> tuple[int | None, int | None] | None:
     """Construction numbers, in A and B, of the environment of an event, as its resets record them; None: not known."""
     if about is None:
         return None
@@ -437,7 +416,7 @@ def _environment_number(
 
 
 def _of_spaces(
-    names: tuple[str, ...], pairs: Sequence[MatchedEvent], number: tuple[int | None, int | None] | None
+    names: tuple[str, ...], pairs: Sequence[EventPair], number: tuple[int | None, int | None] | None
 ) -> Iterator[str]:
     """The clause on the space that was seeded last, preferably one of this environment, or of a vector of it."""
     seeds = [pair for pair in pairs if pair.event_a.what in names and pair.event_a.what == pair.event_b.what]
@@ -448,7 +427,7 @@ def _of_spaces(
     yield from list(filter(None, texts))[:1]
 
 
-def _seeding(pair: MatchedEvent) -> str | None:
+def _seeding(pair: EventPair) -> str | None:
     whose = f"the {pair.event_a.what.removeprefix('a ')} of {pair.module}" if pair.module else pair.event_a.what
     seeds = pair.event_a.evidence("seed"), pair.event_b.evidence("seed")
     if pair.differs:
@@ -458,12 +437,12 @@ def _seeding(pair: MatchedEvent) -> str | None:
     return None
 
 
-def made_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None, *, named: bool = False) -> list[str]:
+def made_texts(pairs: Sequence[EventPair], about: EventPair | None, *, named: bool = False) -> list[str]:
     """Clauses on how the environment of an event was made and wrapped, where that differs; ``named``: never as it."""
     return [*_argument_texts(pairs, about, named=named), *_wrapper_texts(pairs, about)]
 
 
-def _argument_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None, *, named: bool) -> Iterator[str]:
+def _argument_texts(pairs: Sequence[EventPair], about: EventPair | None, *, named: bool) -> Iterator[str]:
     """Clauses on what was made with different arguments: this environment, vectors, or where none is at fault any."""
     number = _environment_number(about, pairs)
     made = [pair for pair in pairs if pair.event_a.what in ENVIRONMENTS and pair.differs]
@@ -478,7 +457,7 @@ MAX_MADE = 2
 """Environments of which the arguments are shown."""
 
 
-def _differing_texts(pair: MatchedEvent) -> str:
+def _differing_texts(pair: EventPair) -> str:
     """``: autoreset_mode: NextStep | SameStep``; "" where no text differs."""
     a, b = pair.event_a.texts, pair.event_b.texts
     differing = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
@@ -486,7 +465,7 @@ def _differing_texts(pair: MatchedEvent) -> str:
     return f" ({', '.join(shown)})" if shown else ""
 
 
-def _wrapper_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) -> Iterator[str]:
+def _wrapper_texts(pairs: Sequence[EventPair], about: EventPair | None) -> Iterator[str]:
     """The clause on other wrappers of this environment, or of any where no environment is at fault."""
     for pair in pairs if about is None else (about, *pairs):
         if about is not None and pair.event_a.what != about.event_a.what:
@@ -500,7 +479,7 @@ def _wrapper_texts(pairs: Sequence[MatchedEvent], about: MatchedEvent | None) ->
             return
 
 
-def _seeded_at(pair: MatchedEvent) -> str:
+def _seeded_at(pair: EventPair) -> str:
     return f" at {pair.place}" if pair.place else ""
 
 
@@ -510,16 +489,14 @@ def _seeded_at(pair: MatchedEvent) -> str:
 FROM_OUTSIDE = {Cause.OUTSIDE, Cause.CONTROL_FLOW, Cause.ARGUMENTS, Cause.UNTRACKED_WRITE, Cause.ENDED}
 """Causes that an earlier event can explain."""
 
-E = TypeVar("E", bound=MatchedEvent)
-
 
 @dataclass
-class _Run(Generic[E]):
+class _Run:
     """The last events of an environment that have one field, as far as they differ in it."""
 
     newest: int
     """Seeded resets after the last of them."""
-    first: E | None = None
+    first: EventPair | None = None
     """The first of them; None: the last event with this field is equal."""
     is_open: bool = True
     """Whether all of them so far differ."""
@@ -537,17 +514,17 @@ ANY_FIELD = ""
 
 
 @dataclass
-class _Environment(Generic[E]):
+class _Environment:
     """The last events of one environment."""
 
-    runs: dict[str, _Run[E]] = field(default_factory=dict)
+    runs: dict[str, _Run] = field(default_factory=dict)
     """By field."""
     seeded: int = 0
     """Resets with one seed on both sides."""
-    passing: E | None = None
+    passing: EventPair | None = None
     """The first event that differs although a later one is equal, with no seeded reset after it."""
 
-    def add(self, pair: E, differs: Collection[str]) -> None:
+    def add(self, pair: EventPair, differs: Collection[str]) -> None:
         """Add the event before all added ones; ``differs``: its fields that differ."""
         every = self.runs.setdefault(ANY_FIELD, _Run(0))
         if differs and not every.is_open and not self.seeded:
@@ -567,7 +544,7 @@ class _Environment(Generic[E]):
 
 
 @dataclass
-class EventTracker(Generic[E]):
+class EventTracker:
     """The matched events before a difference, added backwards.
 
     If all events of an environment differ from one on, up to the difference, that one is the origin; so it is where all
@@ -578,7 +555,7 @@ class EventTracker(Generic[E]):
 
     fields: frozenset[str] | None = None
     """The fields that count; None: all."""
-    environments: dict[str, _Environment[E]] = field(default_factory=dict)
+    environments: dict[str, _Environment] = field(default_factory=dict)
     shared_generators_equal: bool | None = None
     """Whether the states of Python's and NumPy's generators are equal at the last event; None: there is no event."""
 
@@ -592,27 +569,24 @@ class EventTracker(Generic[E]):
         self.fields = fields
         self.environments.clear()
 
-    def add(self, pair: E, differs: Collection[str]) -> None:
+    def add(self, pair: EventPair, differs: Collection[str]) -> None:
         """Add the event before all added ones; ``differs``: its fields that differ."""
         self.environments.setdefault(pair.event_a.what, _Environment()).add(pair, differs)
         if self.shared_generators_equal is None:
             self.shared_generators_equal = pair.shared_generators_equal
 
-    def origin(self, cause: Cause, oldest: int = 0) -> tuple[E | None, bool]:
-        """The event that a difference goes back to (None: there is none), and whether all later ones differ.
-
-        ``oldest``: the first row at which a single event counts.
-        """
+    def origin(self, cause: Cause) -> tuple[EventPair | None, bool]:
+        """The event that a difference goes back to (None: there is none), and whether all later ones differ."""
         lasting = [run.first for run in self._runs() if run.lasts and run.first is not None]
         if lasting:
             return min(lasting, key=attrgetter("row")), True
         passing = (known.passing for known in self.environments.values())
-        single = [event for event in passing if event is not None and event.row >= oldest]
+        single = [event for event in passing if event is not None]
         if single and cause is Cause.OUTSIDE and self.shared_generators_equal:
             return min(single, key=attrgetter("row")), False
         return None, True
 
-    def _runs(self) -> Iterator[_Run[E]]:
+    def _runs(self) -> Iterator[_Run]:
         for known in self.environments.values():
             yield from (run for name, run in known.runs.items() if self.fields is None or name in self.fields)
 
@@ -628,7 +602,7 @@ def outside_digests(a: RowAt, b: RowAt) -> set[tuple[int, int]]:
 
 
 def event_judgement(
-    pair: MatchedEvent,
+    pair: EventPair,
     extra: tuple[str, Event] | None,
     seeding_notes: Iterable[str],
     result: Iterable[str],
@@ -766,7 +740,7 @@ def _origin(
     Where an event has these very bytes, it is the first of the run of differing events that ends with it.
     """
     end, b = ends.a or 0, ends.b
-    events: EventTracker[EventPair] = EventTracker()
+    events = EventTracker()
     exact: EventPair | None = None
     for pair in events_before(context, end, b, lambda: events.is_open):
         differs = pair.differs
