@@ -179,6 +179,16 @@ def test_a_line_that_was_cut_off(tmp_path: Path) -> None:
     assert again.made == [frozenset("b")]
 
 
+def test_a_damaged_line(tmp_path: Path) -> None:
+    """A complete line that is no trial is refused with what to do, and stays as it is."""
+    file = tmp_path / "trials"
+    TrialLog(file, SUBJECT, Runs(frozenset())).repairs("a")
+    file.write_bytes(damaged := file.read_bytes().replace(b"[", b"("))
+    with pytest.raises(UsageError, match="damaged; remove it"):
+        TrialLog(file, SUBJECT, Runs(frozenset()))
+    assert file.read_bytes() == damaged
+
+
 def test_flaky_trials_are_counted(tmp_path: Path) -> None:
     """A set counts as repairing only where it repairs every time; the log says how often it did."""
     answers = iter([True, True, False, True, True, True])

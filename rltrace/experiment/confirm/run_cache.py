@@ -296,7 +296,7 @@ class TrialLog:
 
 
 def _lines(file: Path) -> Iterable[dict[str, Any]]:
-    """The complete lines of a file; an incomplete last line is truncated."""
+    """The complete lines of a file; an incomplete last line is truncated. Raises UsageError where one is damaged."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:
@@ -305,6 +305,9 @@ def _lines(file: Path) -> Iterable[dict[str, Any]]:
     if len(whole) < len(content):
         os.truncate(file, len(whole))
     for line in whole.splitlines():
-        found = json.loads(line)
+        try:
+            found = json.loads(line)
+        except ValueError:
+            raise UsageError(f"{file} is damaged; remove it, or name another folder") from None
         assert isinstance(found, dict)
         yield found

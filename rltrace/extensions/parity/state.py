@@ -570,7 +570,8 @@ class _Comparison:
             return None
         if exact.raw.shape != pair.a.raw.shape:
             raise UsageError(f"{source.path} (the reference) has another shape of {name.a} than A")
-        distance = float(np.max(np.abs(pair.a.numbers - exact.numbers), initial=0.0))
+        with np.errstate(invalid="ignore"):
+            distance = largest_magnitude(pair.a.numbers - exact.numbers)
         return FACTOR * max(distance, self._unit(pair) * largest_magnitude(pair.a.numbers))
 
     def _allowed_update(self, step: int, name: Pair[str], wholes: Wholes) -> Numbers:
@@ -584,19 +585,20 @@ class _Comparison:
         unit = max(unit_roundoff(after.a.dtype), unit_roundoff(after.b.dtype))
         size = np.maximum(np.abs(after.a.numbers), np.abs(after.b.numbers))
         if before is None:
-            return self._relative_bound(step, after) * np.full(size.shape, size.max(initial=0.0))
-        either = np.abs(after.a.numbers - before.a.numbers) + np.abs(after.b.numbers - before.b.numbers)
-        found = 4 * unit * size + UPDATE_ROUNDINGS * unit * either + np.abs(before.a.numbers - before.b.numbers)
+            return self._relative_bound(step, after) * np.full(size.shape, largest_magnitude(size))
+        with np.errstate(invalid="ignore"):
+            either = np.abs(after.a.numbers - before.a.numbers) + np.abs(after.b.numbers - before.b.numbers)
+            found = 4 * unit * size + UPDATE_ROUNDINGS * unit * either + np.abs(before.a.numbers - before.b.numbers)
         if gradient is None or _same(gradient):
             return found
         numbers = np.maximum(np.abs(gradient.a.numbers), np.abs(gradient.b.numbers))
-        largest = float(numbers.max(initial=0.0))
+        largest = largest_magnitude(numbers)
         measured = self._from_reference(step, ShardKind.GRADIENT, "", name, gradient)
         error = self._relative_bound(step, gradient) * largest if measured is None else measured
         with np.errstate(divide="ignore", invalid="ignore"):
             relative = np.where(numbers > error, error / numbers, 1.0)
         overall = min(1.0, error / largest) if largest else 1.0
-        allowed: Numbers = found + either * relative + either.max(initial=0.0) * overall
+        allowed: Numbers = found + either * relative + largest_magnitude(either) * overall
         return allowed
 
     def result(self, steps: tuple[int, ...]) -> StateComparison:

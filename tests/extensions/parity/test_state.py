@@ -47,8 +47,8 @@ def plain(**arrays: Array) -> StateSource:
     return source({ShardKind(kind): [shard(0, array, array.shape)] for kind, array in arrays.items()})
 
 
-def compared(a: StateSource, b: StateSource, **options: Any) -> StateComparison:
-    return compare_states(a, b, StateOptions(**options))
+def compared(a: StateSource, b: StateSource, reference: StateSource | None = None, **options: Any) -> StateComparison:
+    return compare_states(a, b, StateOptions(**options), reference)
 
 
 WHOLE = np.arange(15, dtype=np.float32).reshape(5, 3)
@@ -154,6 +154,23 @@ def test_a_nan_on_one_side_is_explained_by_no_order() -> None:
     broken[1, 2] = np.nan
     found = compared(plain(gradient=WHOLE), plain(gradient=broken))
     assert (found.verdict, found.first.index, found.first.excess) == (StateVerdict.DIFFERS, (1, 2), None)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_a_nan_of_both_sides_hides_no_bound(odd: float) -> None:
+    """What rounding explains of the other numbers it explains, whether it is measured or assumed; no more than that."""
+    gradient = np.array([1.0, odd, -0.5], np.float32)
+    other = gradient * np.array([1 + 2**-22, 1, 1], np.float32)
+    a, b = (plain(**update(numbers, 0.1)) for numbers in (gradient, other))
+    far = plain(**update(gradient, 0.11))
+    for reference in (None, plain(gradient=gradient.astype(np.float64))):
+        assert compared(a, b, reference).verdict is StateVerdict.EXPLAINED
+        assert compared(a, far, reference).verdict is StateVerdict.DIFFERS
+    exact = plain(gradient=np.array([1.0, 2.0, -0.5]))
+    assert (
+        compared(plain(gradient=gradient), plain(gradient=gradient * np.float32(1.1)), exact).verdict
+        is StateVerdict.DIFFERS
+    )
 
 
 def test_before_the_first_step_nothing_is_explained() -> None:
