@@ -34,11 +34,17 @@ def line(verb: str, *words: object) -> str:
 
 
 def in_folder(folder: str, variables: Mapping[str, str], command: str) -> str:
-    """``cd FOLDER && NAME=value COMMAND``; ``~`` is left for the shell to expand."""
+    """``(cd FOLDER && NAME=value COMMAND)``, after which the shell is where it was, so that the next command can be
+    pasted too; ``~`` is left for the shell to expand."""
     home, slash, rest = folder.partition("/")
     quoted = home + slash + (shlex.quote(rest) if rest else "") if home == "~" else shlex.quote(folder)
     assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
-    return " ".join([*([f"cd {quoted} &&"] if folder else []), *assignments, command])
+    text = " ".join([*assignments, command])
+    return f"(cd {quoted} && {text})" if folder else text
+
+
+FROM_HERE: Final = '"$OLDPWD/"'
+"""Before a path in a command of ``in_folder``: the folder that the shell is in."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,9 @@ def parse_line(text: str) -> NextCommand:
     """The command that ``line`` or ``in_folder`` wrote as ``text``."""
     words = shlex.split(text, comments=True)  # a comment may say on which machine
     folder = None
-    if words[0] == "cd":
-        folder, words = str(Path(words[1]).expanduser()), words[3:]
+    if words[0] == "(cd":
+        folder, words = str(Path(words[1]).expanduser()), [*words[3:-1], words[-1].removesuffix(")")]
+        words = [re.sub(r"^\$OLDPWD/", f"{Path.cwd()}/", word) for word in words]
     variables = dict(word.split("=", 1) for word in takewhile(_ASSIGNMENT.match, words))
     return NextCommand(tuple(words[len(variables) :]), folder, variables)
 
@@ -72,10 +79,13 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 def record(trace: Trace, file: str, *options: object, other: Trace | None = None) -> str:
     """Record the program of a trace again, with the variables that it had; ``other``: one that it is compared with."""
+    folder = folder_of(trace)
     command = line("record", *options, "-o", file, "--", *program(trace))
+    if folder:
+        command = command.replace(f" -o {shlex.quote(file)} -- ", f" -o {FROM_HERE}{shlex.quote(file)} -- ", 1)
     masked = [name for name, value in _variables(trace).items() if MASK in value and not is_recorded(name)]
     comment = f"  # and {', '.join(masked)}, which the trace does not hold" if masked else ""
-    return in_folder(folder_of(trace), extra_variables(trace, other), command) + comment
+    return in_folder(folder, extra_variables(trace, other), command) + comment
 
 
 def record_step(

@@ -13,6 +13,7 @@ from suggested import command_of, parse
 from rltrace.command_lines import (
     UNKNOWN,
     UNKNOWN_VARIABLES,
+    NextCommand,
     difference,
     file_name,
     file_names,
@@ -20,6 +21,7 @@ from rltrace.command_lines import (
     line,
     parse_line,
     record_both,
+    record_whole,
 )
 from rltrace.commands.main import VERBS
 from rltrace.testing.builder import TraceBuilder
@@ -75,8 +77,8 @@ def test_a_shell_reads_folder_variables_and_words(tmp_path: Path) -> None:
     folder.mkdir()
     shown = in_folder(str(folder), {"B": "two words", "A": "$x"}, "printenv A B")
     shell = subprocess.run(["sh", "-c", f"{shown}; pwd"], capture_output=True, text=True, check=True)
-    assert shell.stdout.splitlines() == ["$x", "two words", str(folder)]
-    assert in_folder("~/my runs", {}, "true") == "cd ~/'my runs' && true"
+    assert shell.stdout.splitlines() == ["$x", "two words", str(Path.cwd())]
+    assert in_folder("~/my runs", {}, "true") == "(cd ~/'my runs' && true)"
     assert in_folder("", {}, "true") == "true"
     assert line("info", "my a.zarr") == "rltrace info 'my a.zarr'"
 
@@ -86,9 +88,25 @@ def test_recordings_of_both_programs(tmp_path: Path) -> None:
     a = recorded(tmp_path / "a.zarr", **{"env.OMP_NUM_THREADS": "1", "env.MKL_CBWR": "AVX2,STRICT"})
     b = recorded(tmp_path / "b.zarr", **{"env.OMP_NUM_THREADS": "1", "env.NOTE": "two words"})
     record_a, record_b, compare = record_both(a, b, 3, 4, "window", "--verify-inputs")
-    assert "MKL_CBWR=AVX2,STRICT rltrace record --steps 3:4 --until 3 --verify-inputs -o a-window.zarr -- " in record_a
-    assert "NOTE='two words' rltrace record --steps 4:5 --until 4 --verify-inputs -o b-window.zarr -- " in record_b
+    assert "MKL_CBWR=AVX2,STRICT rltrace record --steps 3:4 --until 3 --verify-inputs -o " in record_a
+    assert "NOTE='two words' rltrace record --steps 4:5 --until 4 --verify-inputs -o " in record_b
     assert compare == "rltrace diff a-window.zarr b-window.zarr"
+
+
+def test_a_program_of_another_folder_is_recorded_to_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There it runs; its trace comes to where the shell is and stays, so that the next line finds it."""
+    (there := tmp_path / "its folder").mkdir()
+    (here := tmp_path / "my $HOME").mkdir()
+    monkeypatch.setenv("HOME", str(there))
+    monkeypatch.chdir(here)
+    texts = record_whole(recorded(tmp_path / "a.zarr"), recorded(tmp_path / "b.zarr"), "checked", "--check-links")
+    script = "\n".join(["""rltrace() { printf '%s\\n' "$PWD" "$@"; }""", *texts])
+    shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    words = ("record", "--check-links", "-o", f"{here}/a-checked.zarr", "--", "python", "train.py")
+    others = (word.replace("a-checked", "b-checked") for word in words)
+    compare = ("diff", "a-checked.zarr", "b-checked.zarr")
+    assert shell.stdout.splitlines() == [str(there), *words, str(there), *others, str(here), *compare]
+    assert parse_line(texts[0]) == NextCommand(("rltrace", *words), str(there))
 
 
 def test_variables_of_the_program_itself(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class Recipe:
 
     @property
     def shown(self) -> str:
-        """One line to paste: ``cd FOLDER && NAME=value python train.py``."""
+        """One line to paste: ``(cd FOLDER && NAME=value python train.py)``."""
         return self.line_with()
 
     def line_with(self, *before: str) -> str:

@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from rltrace.command_lines import COMMENT
+from rltrace.command_lines import COMMENT, FROM_HERE
 from rltrace.diff.base.model import Comparison, NamedDifference, Side, SourceEdit
 from rltrace.masking import home_as_tilde, masked_text
 from rltrace.wording import joined
@@ -29,7 +29,7 @@ _PATH = re.compile(
     r"(?P<path>(?:~[\w.-]*)?/(?:[\w.@+=%,-]+/)+[\w.@+=%,-]*|~[\w.-]*/[\w.@+=%,-]+|/(?:home|Users|root)/?(?![\w]))"
 )
 _HOME = re.compile(r"/(?:home|Users)/[^/]+/?|/root/?|~[\w.-]*/?")
-_FOLDER_CHANGE = re.compile(r"""cd (?:'[^']*'|"[^"]*"|[^\s'"])+ && """)
+_FOLDER_CHANGE = re.compile(r"""\(cd (?:'[^']*'|"[^"]*"|[^\s'"])+ && """)
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,17 @@ class Redactor:
         rest = line[change.end() :] if change else line
         comment = COMMENT.search(rest)
         rest = rest[: comment.start()] if comment else rest
+        rest = rest.removesuffix(")") if change else rest
         words = _words(rest)
         if "--" in words and not self._disclosure.arguments:
             cut = words.index("--") + 1
-            rest = f"{shlex.join(words[:cut])} {self.program(words[cut:])}"
-        folder = change[0] if change and self._disclosure.host else ""
-        return folder + self.text(rest + (comment[0] if comment else ""))
+            given = f" {shlex.join(words[cut:])}"
+            head = rest.removesuffix(given) if rest.endswith(given) else shlex.join(words[:cut])
+            rest = f"{head} {self.program(words[cut:])}"
+        said = comment[0] if comment else ""
+        if change and self._disclosure.host:
+            return f"{change[0]}{self.text(rest)}){said}"
+        return self.text(rest.replace(FROM_HERE, "") + said)
 
     def program(self, words: list[str]) -> str:
         """A command line with ``…`` for its arguments, unless they are disclosed."""

@@ -139,7 +139,7 @@ def prepared(traces: tuple[Path, Path], **asked: object) -> ExperimentSetup:
 
 def test_a_control_holds_the_values_of_these_steps(traces: tuple[Path, Path], tmp_path: Path) -> None:
     """Of other steps, without values, none at all: refused, with the command that records the right one."""
-    right = "rltrace record --steps 1:3 --until 2 --verify-inputs --values all --values-inputs -o a-control.zarr -- "
+    right = "rltrace record --steps 1:3 --until 2 --verify-inputs --values all --values-inputs -o "
     for wrong, words in (
         (control(tmp_path / "early.zarr", window=(0, 2)), "does not hold the ops of steps 1 to 2"),
         (control(tmp_path / "late.zarr", window=(2, 4)), "does not hold the ops of steps 1 to 2"),
@@ -208,7 +208,7 @@ def test_another_machine_says_what_to_run_there(traces: tuple[Path, Path], tmp_p
     with pytest.raises(UsageError) as raised:
         prepared((far, traces[1]), sides=frozenset("ab"), selectors=("op=mm",))
     assert "host.machine is" in str(raised.value)
-    assert "there: cd ~ && rltrace record --steps 0:2 --until 1 --verify-inputs --values all" in str(raised.value)
+    assert "there: (cd ~ && rltrace record --steps 0:2 --until 1 --verify-inputs --values all" in str(raised.value)
     here = f"here:  rltrace confirm {far} {traces[1]} --arms b --control far-control.zarr --inject op=mm"
     assert here in str(raised.value)
 

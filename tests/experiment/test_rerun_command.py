@@ -31,7 +31,7 @@ def test_command_folder_and_variables(tmp_path: Path) -> None:
     assert (recipe.command, recipe.folder) == (("python", "train.py", "a b"), tmp_path)
     given = {"OMP_NUM_THREADS": "8", "MKL_CBWR": "AVX2", "LD_PRELOAD": "/lib/libx.so", "PATH": "/bin"}
     assert recipe.environment(given) == {"OMP_NUM_THREADS": "2", "LD_PRELOAD": "/lib/libx.so", "PATH": "/bin"}
-    assert recipe.shown == f"cd {tmp_path} && OMP_NUM_THREADS=2 python train.py 'a b'"
+    assert recipe.shown == f"(cd {tmp_path} && OMP_NUM_THREADS=2 python train.py 'a b')"
 
 
 def test_what_is_given_by_hand_wins(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_color() -> None:
 def test_what_is_about_to_be_run() -> None:
     """The whole command, ready to be judged; where it runs, and how often."""
     recipe = Recipe(("python", "train.py", "--seed", "1 2"), Path("/srv/my project"), {"OMP_NUM_THREADS": "1"})
-    shown = "cd '/srv/my project' && OMP_NUM_THREADS=1 python train.py --seed '1 2'"
+    shown = "(cd '/srv/my project' && OMP_NUM_THREADS=1 python train.py --seed '1 2')"
     assert list(plan_lines({"a": recipe, "b": recipe}, "step 3", 1, in_place=False, work="runs")) == [
         "this runs, up to the end of step 3 and several times each (once per control):",
         f"  A  {shown}",

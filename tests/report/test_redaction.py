@@ -56,8 +56,11 @@ def test_what_stays(text: str) -> None:
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        ("cd ~/secret && rltrace record -o a.zarr -- python train.py", "rltrace record -o a.zarr -- python train.py"),
-        ("cd '/a b && c' && rltrace diff a.zarr b.zarr", "rltrace diff a.zarr b.zarr"),
+        (
+            '(cd ~/secret && rltrace record -o "$OLDPWD/"a.zarr -- python train.py 7)  # and KEY',
+            "rltrace record -o a.zarr -- python train.py …  # and KEY",
+        ),
+        ("(cd '/a b && c' && rltrace diff a.zarr b.zarr)", "rltrace diff a.zarr b.zarr"),
         ("rltrace record -- /usr/bin/python3 -u sub/train.py --key 7", "rltrace record -- python3 … sub/train.py …"),
         ("rltrace record -- torchrun --nproc=2 /abs/train.py 7", "rltrace record -- torchrun … train.py …"),
         ("rltrace record -- python -m pkg.train --x", "rltrace record -- python -m pkg.train …"),
@@ -76,10 +79,11 @@ def test_commands(command: str, shown: str) -> None:
 
 def test_arguments_on_request() -> None:
     """Arguments that are asked for are shown, without folders; so are folders, without arguments."""
-    command = "cd ~/x && rltrace record -- python /srv/bob/train.py --config /srv/bob/c.yaml"
-    without_folders = "rltrace record -- python …/train.py --config …/c.yaml"
+    command = '(cd ~/x && rltrace record -o "$OLDPWD/"a.zarr -- python /srv/bob/train.py --config /srv/bob/c.yaml)'
+    without_folders = "rltrace record -o a.zarr -- python …/train.py --config …/c.yaml"
     assert Redactor(Disclosure(arguments=True)).command(command) == without_folders
-    assert Redactor(Disclosure(host=True)).command(command) == "cd ~/x && rltrace record -- python /srv/bob/train.py …"
+    without_arguments = '(cd ~/x && rltrace record -o "$OLDPWD/"a.zarr -- python /srv/bob/train.py …)'
+    assert Redactor(Disclosure(host=True)).command(command) == without_arguments
     assert Redactor(Disclosure(host=True, arguments=True)).command(command) == command
 
 
