@@ -161,7 +161,9 @@ def about(**cells: Any) -> Pair:
 
 
 MADE = "it was made with different arguments at train.py:3"
-ITSELF = "the action space of Walk was not seeded at train.py:3: it seeded itself, differently in each run"
+ITSELF = (
+    "the action space of Walk was not seeded at train.py:3, so what was drawn from it, if anything, differs in each run"
+)
 
 
 ACTED, OBSERVED = about(step=1, action="xy"), about(step=1, observation="xy")

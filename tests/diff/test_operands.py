@@ -186,6 +186,21 @@ def test_lists_in_another_order_of_which_one_tensor_differs(tmp_path: Path, way:
     assert two is not None and "it got the others" not in two.explanation
 
 
+@pytest.mark.parametrize("view", [lambda t: t.unsqueeze(-1), lambda t: t[:2]], ids=["unsqueeze", "slice"])
+def test_a_view_of_outside_data_on_one_side(tmp_path: Path, way: str, view: Callable[..., torch.Tensor]) -> None:
+    """The forgotten ``unsqueeze`` of rewards: in another shape, bytes from outside are not known to be others."""
+
+    def run(k: int) -> None:
+        rewards = torch.from_numpy(np.arange(4, dtype=np.float32))
+        (rewards if k else view(rewards)) + torch.ones(1)
+
+    value = compared(tmp_path, way, run).first_value
+    assert value is not None and (value.cause, value.inputs_match) == (Cause.ARGUMENTS, InputsMatch.UNKNOWN)
+    assert value.explanation.startswith("it was called with different tensors: ")
+    assert "float32[4] in B) came from outside" in value.explanation
+    assert "before it, only A runs aten." in value.explanation
+
+
 def test_lists_with_one_tensor_in_place_of_another(tmp_path: Path, way: str) -> None:
     """Each tensor got what the other should have: what reads it differs, and the call that did so is named."""
 

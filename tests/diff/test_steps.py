@@ -1,12 +1,12 @@
 """Traces compared by what was digested at each optimizer attempt."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from views import both, compare_in
 
+from rltrace.command_lines import parse_line
 from rltrace.diff import Comparison, compare
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.testing import TraceBuilder
@@ -53,11 +53,11 @@ def test_the_first_step_that_differs(tmp_path: Path, what: str) -> None:
     assert (found.step, found.identical_before, found.op, found.cause) == (3, 3, None, Cause.UNKNOWN)
     assert found.explanation.startswith(f"the {what.replace('generators', 'torch generator states')} differ")
     assert [pair.a != pair.b for pair in found.outputs].count(True) == 1
-    record_a, record_b, diff = (shlex.split(line.split("&& ")[-1], comments=True) for line in comparison.advice)
-    recording = ["rltrace", "record", "--steps", "2:4", "--until", "3", "-o"]
-    assert record_a == [*recording, "a-window.zarr", "--", "python", "train.py"]
-    assert record_b == [*recording, "b-window.zarr", "--", "python", "train.py"]
-    assert diff == ["rltrace", "diff", "a-window.zarr", "b-window.zarr"]
+    *records, diff = (parse_line(line).argv for line in comparison.advice)
+    recording = ("rltrace", "record", "--steps", "2:4", "--until", "3", "-o")
+    for argv, name in zip(records, "ab", strict=True):
+        assert argv == (*recording, str(Path(f"{name}-window.zarr").absolute()), "--", "python", "train.py")
+    assert diff == ("rltrace", "diff", "a-window.zarr", "b-window.zarr")
 
 
 def test_unseeded_generators(tmp_path: Path) -> None:

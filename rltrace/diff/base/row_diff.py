@@ -351,10 +351,14 @@ def _argument(word: object, numbers: Mapping[str, Iterator[object]]) -> str:
     return str(word)
 
 
-def input_text(row: RowAt, place: int) -> str:
-    """``input 1 (float32[64,4])``; tensors only, counted from 0."""
-    layouts = _layouts_of(row, strides=False)
-    return f"input {place} ({layouts[place]})" if place < len(layouts) else f"input {place}"
+def input_text(row: RowAt, place: int, other: RowAt | None = None) -> str:
+    """``input 1 (float32[64,4])``; tensors only, counted from 0. ``other``: B's row, where it may have another layout
+    than ``row``, then A's."""
+    sides = [_layouts_of(each, strides=False) for each in (row, other or row)]
+    if any(place >= len(layouts) for layouts in sides):
+        return f"input {place}"
+    a, b = (layouts[place] for layouts in sides)
+    return f"input {place} ({a})" if a == b else f"input {place} ({a} in A, {b} in B)"
 
 
 def numbers_text(row: RowAt) -> str:

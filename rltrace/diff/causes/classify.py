@@ -37,6 +37,7 @@ from rltrace.diff.causes.inputs import (
     entry_text,
     first_read,
     input_is_equal,
+    is_reshaped,
     is_same_part,
     match_inputs,
     numbers_of_input,
@@ -228,7 +229,7 @@ def _seeds_text(a: RowAt, b: RowAt) -> str:
 
 def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, difference: Difference) -> Judgement:
     """The cause where an input's bytes differ though every earlier matched op is equal."""
-    what = input_text(a, operand.place)
+    what = input_text(a, operand.place, b)
     x, y = operand.a, operand.b
     carried = carried_input(context, a, b, operand)
     if carried is not None:
@@ -247,6 +248,9 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
         another = another_operand(context, a, b, operand, difference)
         if another is not None:
             return another
+        if is_reshaped(a, b, operand.place):
+            why = f"{arguments_text(a, b, difference)}; {what} came from outside (no recorded op wrote it)"
+            return Judgement(Cause.ARGUMENTS, InputsMatch.UNKNOWN, why)
         how = numbers_of_input(a, b, operand)
         how = (elsewhere_text(a, x, b, y, operand.place) if how == "differs" else "") or how
         why = f"{what} came from outside (no recorded op wrote it) and {how}"

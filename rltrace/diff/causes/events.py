@@ -433,7 +433,7 @@ def _seeding(pair: EventPair) -> str | None:
     if pair.differs:
         return f"{whose} {GIVEN} {_seed_words(pair)}{_seeded_at(pair)}"
     if seeds == (NONE, NONE) and pair.event_a.evidence("state") != pair.event_b.evidence("state"):
-        return f"{whose} was not seeded{_seeded_at(pair)}: it seeded itself, differently in each run"
+        return f"{whose} was not seeded{_seeded_at(pair)}, so what was drawn from it, if anything, differs in each run"
     return None
 
 

@@ -196,6 +196,13 @@ def is_same_part(a: RowAt, x: Link, b: RowAt, y: Link, place: int) -> bool:
     return x.offset == y.offset if None in parts else parts[0] == parts[1]
 
 
+def is_reshaped(a: RowAt, b: RowAt, place: int) -> bool:
+    """Whether an input has another shape or dtype in B: then digests, which are of a shape, do not say whether the
+    bytes are others, or the same ones in another view."""
+    layouts = [[layout[:2] for layout in layouts_of(row)[place : place + 1]] for row in (a, b)]
+    return layouts[0] != layouts[1]
+
+
 def reads_whole(row: RowAt, link: Link, place: int) -> bool:
     """Whether an input begins where its last writer began, with its elements in memory in their order."""
     layouts, part = layouts_of(row), part_of(row, link, place)
