@@ -85,6 +85,40 @@ def test_a_set_of_strings(cli: Any) -> None:
     assert [d["name"] for d in found["system"]] == ["env.PYTHONHASHSEED"]
 
 
+BROKEN_OFF = """
+import sys
+import torch
+
+updates, keeps_graph = int(sys.argv[1]), len(sys.argv) > 2
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(8, 4)
+for update in range(updates):
+    state = net(x)
+    if not keeps_graph:
+        state = state.detach()
+    for _ in range(6):
+        state = net(state).tanh()
+    loss = state.square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    assert not keeps_graph, "as autograd raises on the second backward pass"
+    optimizer.step()
+"""
+
+
+def test_a_run_that_raised_within_a_longer_step(cli: Any) -> None:
+    """What it ran is compared with the same step of the other run, however many more that one made."""
+    (cli.folder / "train.py").write_text(BROKEN_OFF)
+    runs = {"b": ("2", "keeps"), "short": ("1",), "long": ("20",)}
+    for name, words in runs.items():
+        cli.rltrace("record", "--quiet", "-o", f"{name}.zarr", "--", sys.executable, "train.py", *words)
+    found = [cli.diff(f"{name}.zarr", "b.zarr")[1]["decisive"] for name in ("short", "long")]
+    places = [[first[key] for key in ("cause", "op", "a_index", "b_index", "explanation")] for first in found]
+    assert places[0] == places[1]
+
+
 def test_a_run_that_raised(cli: Any, unchanged: Path) -> None:
     """Equal up to an exception: the run that has it ended early, the op that it did not come to is reported."""
     trace = record(cli, training(end="assert update < 3, 'no such update'"), status=1)

@@ -165,10 +165,15 @@ def _remainder(a: StreamView, b: StreamView, start: tuple[int, int], steps: tupl
 
 
 def _end_of_more(longer: StreamView, shorter: StreamView, start: tuple[int, int], step: int) -> int:
-    """Where rows after the last matched step, at ``start`` of the two, end on the side that made more steps."""
-    end, rows = int(longer.steps[step, Step.END_ROW]), longer.rows - start[0]
-    is_short = shorter.rows - start[1] < end - start[0]
-    return end if is_short and not (rows <= WINDOW_ROWS and shorter.process.has_complete_journal) else longer.rows
+    """Where rows after the last matched step, at ``start`` of the two, end on the side that made more steps.
+
+    A process that raised an exception, or of which the end is not known, may have broken off within its next step, with
+    ops in it that the other side does not run.
+    """
+    end, rows, rest = int(longer.steps[step, Step.END_ROW]), longer.rows - start[0], shorter.rows - start[1]
+    if not shorter.process.has_complete_journal or "exception" in (shorter.process.exit or {}):
+        return end if rest < 2 * (end - start[0]) else longer.rows
+    return end if rest < end - start[0] and rows > WINDOW_ROWS else longer.rows
 
 
 def unmatched_attempt(a: StreamView, b: StreamView, ends: tuple[int, int]) -> tuple[bool, int, int] | None:
