@@ -17,6 +17,7 @@ from rltrace.fingerprint.host import FILE_LISTS, is_recorded
 from rltrace.masking import MASK
 from rltrace.rerun.plan import compile_of, loops_of
 from rltrace.trace.read.reader import Trace
+from rltrace.wording import joined
 
 MACHINE = ("host.cpu", "host.isa", "host.machine", "cuda.gpus", "cuda.driver")
 """Facts that the machine of an arm must share with that of its trace."""
@@ -58,11 +59,19 @@ def recipe_of(
 ) -> Recipe:
     """The recipe of ``trace``, with ``command`` and ``folder`` in place of its own, and ``variables`` added.
 
-    Raises UsageError where something is missing or masked; ``option`` is the option that sets the command.
+    Raises UsageError where something is missing or masked; ``option`` is the option that sets the command. A masked
+    variable that this process has is passed on as it is.
     """
     words = tuple(command) or _command(trace, option)
-    variables = {**_variables(trace), **(variables or {})}
-    return Recipe(words, folder or _folder(trace), variables, options_of(trace))
+    found = {**_variables(trace), **(variables or {})}
+    masked = [name for name, value in found.items() if MASK in value and name not in os.environ]
+    if masked:
+        raise UsageError(
+            f"{trace.path} was recorded with {joined(masked)}, and holds no value of it: a path, or what looked like a "
+            f"secret, was masked; give it with {option.replace('--cmd', '--env')} {masked[0]}=…"
+        )
+    known = {name: value for name, value in found.items() if MASK not in value}
+    return Recipe(words, folder or _folder(trace), known, options_of(trace))
 
 
 def options_of(trace: Trace) -> tuple[str, ...]:
@@ -101,7 +110,7 @@ def _variables(trace: Trace) -> dict[str, str]:
     recorded_facts = trace.processes[0].facts if trace.processes else {}
     names = [name.removeprefix("env.") for name in recorded_facts if name.startswith("env.")]
     found = {name: recorded_facts[f"env.{name}"] for name in names if name not in FILE_LISTS}
-    return {name: str(value) for name, value in found.items() if value is not None and MASK not in str(value)}
+    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def machine_difference(trace: Trace, facts: Mapping[str, object]) -> str | None:

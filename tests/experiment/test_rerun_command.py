@@ -64,6 +64,17 @@ def test_what_a_trace_does_not_say(tmp_path: Path, launch: dict[str, Any], messa
         recipe_of(trace_of(tmp_path / "a.zarr", **launch), option="--cmd-a")
 
 
+def test_a_masked_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program would run without it: it has to be given, unless it is set here."""
+    monkeypatch.delenv("DATASET", raising=False)
+    trace = trace_of(tmp_path / "a.zarr", {"env.DATASET": "***"}, command=["x"], cwd=str(tmp_path))
+    with pytest.raises(UsageError, match=r"recorded with DATASET.*give it with --env-b DATASET="):
+        recipe_of(trace, option="--cmd-b")
+    assert recipe_of(trace, variables={"DATASET": "/data"}).environment({})["DATASET"] == "/data"
+    monkeypatch.setenv("DATASET", "/here")
+    assert recipe_of(trace).environment()["DATASET"] == "/here"
+
+
 def test_compiled_functions_are_treated_as_they_were(tmp_path: Path) -> None:
     """A recording that ran what the program compiles op by op is made that way again; any other is not."""
     launch = {"command": ["python", "train.py"], "cwd": str(tmp_path)}
