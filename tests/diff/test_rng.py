@@ -45,9 +45,20 @@ SAME, OTHER = states("t", "p", "n"), states("t", "p", "other")
     [
         (1, [SAME, states("t2", "p", "n")], None, "the torch, Python and NumPy {} were equal as this step began"),
         (1, [SAME] * 2, [OTHER] * 2, "the torch and Python {} were equal as this step began, the NumPy ones were not"),
+        (
+            1,
+            [SAME] * 2,
+            [SAME, OTHER],
+            "the torch, Python and NumPy {} were equal as this step began, the NumPy ones differ at its end",
+        ),
         (0, [SAME] * 2, [SAME, OTHER], "the torch, Python and NumPy {} are equal at the end of this step"),
     ],
-    ids=["what the attempt before left", "an unseeded generator", "in the first step, by the states at its end"],
+    ids=[
+        "what the attempt before left",
+        "an unseeded generator",
+        "an extra draw",
+        "in the first step, by the states at its end",
+    ],
 )
 def test_states_around_other_data(tmp_path: Path, observed_in: int, a: Any, b: Any, said: str) -> None:
     """Generators in one state are distinguished from those in another."""

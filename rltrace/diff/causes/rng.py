@@ -297,10 +297,15 @@ NAMES: dict[Step, str] = {
 
 
 def generators_text(a: RowAt, b: RowAt) -> str:
-    """``the torch, Python and NumPy generator states were equal as this step began``; empty where none is known."""
+    """``the torch and NumPy generator states were equal as this step began, the NumPy ones differ at its end``; empty
+    where none is known."""
     began = a.view.attempt_before(a.index), b.view.attempt_before(b.index)
     ends = a.view.attempt_after(a.index), b.view.attempt_after(b.index)
-    return _text(*began, "were", "as this step began") or _text(*ends, "are", "at the end of this step")
+    text = _text(*began, "were", "as this step began")
+    if not text:
+        return _text(*ends, "are", "at the end of this step")
+    came_apart = [NAMES[column] for column in _states(*began)[0] if column in _states(*ends)[1]]
+    return f"{text}, the {joined(came_apart)} ones differ at its end" if came_apart else text
 
 
 def generators_note(a: ProcessTrace, b: ProcessTrace) -> str | None:
@@ -317,12 +322,16 @@ def generators_note(a: ProcessTrace, b: ProcessTrace) -> str | None:
     )
 
 
-def _text(a: NDArray[np.uint64] | None, b: NDArray[np.uint64] | None, were: str, when: str) -> str:
+def _states(a: NDArray[np.uint64] | None, b: NDArray[np.uint64] | None) -> tuple[list[Step], list[Step]]:
+    """The generators with equal states at two attempts, and those with others; none where they are not known."""
     if a is None or b is None or not int(a[Step.FLAGS] & b[Step.FLAGS]) & StepFlag.DIGESTED:
-        return ""
+        return [], []
     known = [column for column in NAMES if a[column] and b[column] and not a[column] == b[column] == UNTOUCHED]
-    equal = [NAMES[column] for column in known if a[column] == b[column]]
-    other = [NAMES[column] for column in known if a[column] != b[column]]
+    return [column for column in known if a[column] == b[column]], [c for c in known if a[c] != b[c]]
+
+
+def _text(a: NDArray[np.uint64] | None, b: NDArray[np.uint64] | None, were: str, when: str) -> str:
+    equal, other = ([NAMES[column] for column in columns] for columns in _states(a, b))
     if not equal:
         return f"the {joined(other)} generator states {were} not equal {when}" if other else ""
     text = f"the {joined(equal)} generator states {were} equal {when}"
