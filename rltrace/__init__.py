@@ -1,6 +1,6 @@
 """rltrace: a record-replay trace debugger for reinforcement-learning training in PyTorch.
 
-The library's public surface; importing it imports neither torch nor zarr:
+The library's public surface; importing it imports no torch:
 
     with rltrace.record("a.zarr"):      record what happens inside, without the launcher
         ...

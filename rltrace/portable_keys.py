@@ -1,7 +1,7 @@
 """Portable 64-bit keys, which identify the same op in two runs.
 
 Owns which facts are part of identity and which are for display only. A key never depends on a process id, an absolute
-path, a line number, a bytecode offset or the order of first use. Imports neither torch nor zarr.
+path, a line number, a bytecode offset or the order of first use. Imports no torch.
 """
 
 from __future__ import annotations

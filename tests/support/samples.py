@@ -1,4 +1,4 @@
-"""A small trace that has one of everything, for tests that take traces apart."""
+"""A small trace with a bit of everything but values and activation rows, for tests that take traces apart."""
 
 from pathlib import Path
 

@@ -4,8 +4,8 @@ Each field of ``RecordOptions`` is an option, with all that is known of it: how 
 what it needs and excludes, how the trace and the narration say it. ``rltrace record``, its help, ``rltrace.record``,
 the checks of both and the environment variable come from there, so a new option is one entry.
 
-Owns the environment variables: one with the options, two by which a process is named. Imports neither torch nor zarr,
-nor click, as every recorded process imports it.
+Owns the environment variables: one with the options, two by which a process is named. Imports neither torch nor click,
+as every recorded process imports it.
 """
 
 from __future__ import annotations
