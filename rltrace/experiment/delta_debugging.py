@@ -10,7 +10,6 @@ one-minimal: without any one of its classes the run is not repaired.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, TypeVar
 
@@ -25,22 +24,11 @@ class NothingToSearchError(RltraceError):
     """All classes together do not repair the run, or it needs none of them."""
 
 
-@dataclass(frozen=True)
-class Minimal(Generic[C]):
-    """The result of a search. Classes keep the order of the arguments."""
+def minimise(classes: Sequence[C], repairs: Repairs[C]) -> tuple[C, ...]:
+    """Those of ``classes`` (distinct, in any order) that repair the run, and do not without any one of them, in order.
 
-    classes: tuple[C, ...]
-    """They repair the run; without any one of them they do not."""
-    individually_needed: tuple[C, ...]
-    """Those of them without which all other classes do not repair it."""
-    jointly_needed: tuple[tuple[C, ...], ...]
-    """Smallest sets of which at least one member is needed: without a whole set, the rest does not repair the run."""
-
-
-def minimise(classes: Sequence[C], repairs: Repairs[C]) -> Minimal[C]:
-    """Search ``classes`` (distinct, in any order). ``repairs`` is called at most once for each set.
-
-    Raises NothingToSearchError where all of them do not repair the run, or none of them does.
+    ``repairs`` is called at most once for each set. Raises NothingToSearchError where all classes do not repair the
+    run, or it needs none.
     """
     return _Search(classes, repairs).run()
 
@@ -51,7 +39,7 @@ class _Search(Generic[C]):
         self._test = repairs
         self._known: dict[frozenset[C], bool] = {}
 
-    def run(self) -> Minimal[C]:
+    def run(self) -> tuple[C, ...]:
         everything = frozenset(self._classes)
         if not self._repairs(everything):
             raise NothingToSearchError("all classes together do not repair the run")
@@ -60,12 +48,7 @@ class _Search(Generic[C]):
         individually_needed = frozenset(c for c in self._classes if not self._repairs(everything - {c}))
         jointly_needed = self._sets_that_matter(individually_needed)
         enough = individually_needed.union(*jointly_needed)
-        minimal = self._one_minimal(enough if self._repairs(enough) else everything)
-        return Minimal(
-            self._ordered(minimal),
-            self._ordered(individually_needed),
-            tuple(self._ordered(found) for found in jointly_needed),
-        )
+        return self._ordered(self._one_minimal(enough if self._repairs(enough) else everything))
 
     def _sets_that_matter(self, individually_needed: frozenset[C]) -> list[frozenset[C]]:
         """Smallest disjoint sets that must not be left out as a whole."""

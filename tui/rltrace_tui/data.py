@@ -242,8 +242,7 @@ class DiffData(DataSource):
 
     @property
     def shown(self) -> Finding | None:
-        found = self.comparison
-        return None if found is None else found.decisive or found.first_value or found.first
+        return None if self.comparison is None else self.comparison.shown
 
     def findings(self) -> list[Finding]:
         found = self.comparison

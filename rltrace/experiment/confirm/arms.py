@@ -344,7 +344,7 @@ class Experiment:
             raise self._not_repaired(ran, compare(self._trace("A0"), self._open(ran)), "with A's values at all kinds")
         if self._question.search:
             try:
-                needed = minimise(everything, trials.repairs).classes
+                needed = minimise(everything, trials.repairs)
             except NothingToSearchError as error:
                 raise self._unresolved(name, str(error)) from None
             marked = [replace(each, matters=each.kind in needed) for each in classes]
