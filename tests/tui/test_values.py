@@ -37,7 +37,7 @@ async def test_how_to_record_them(diverged: tuple[Path, Path]) -> None:
     async with at_terminal(DiffApp(*diverged)) as (pilot, app):
         await press(pilot, app, "3", "y")
         commands = [line for line in app.clipboard.splitlines() if "--values op=aten.mm.default" in line]
-        assert len(commands) == 2 and all(line.rstrip().endswith("-- python train.py") for line in commands)
+        assert len(commands) == 2 and all(line.rstrip().endswith("-- python train.py)") for line in commands)
 
 
 @pytest.mark.parametrize("width", [30, 60, 120])

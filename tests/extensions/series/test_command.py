@@ -71,10 +71,11 @@ def test_two_traces(capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "a.zarr", "b.zarr")
     text = " ".join(shown.split())
     assert "1 of 2 series differ" in text and "losses.append(value_loss.item()) train.py:7" in text
-    assert "A ▁▁▂▃▄▅▆▇██ 10: 0 … 9" in text and "Differs from step 5; the difference stays below the threshold" in text
+    assert "A ▁▁▂▃▄▅▆▇██ 10: 0 … 9" in text
+    assert "Differs from step 5 (5.0 | 5.001); the difference stays below the threshold" in text
     assert "Equal return 10 numbers Only in B fps 10 numbers" in text
     visible = " ".join(run(capsys, "a.zarr", "b.zarr", "--tolerance", "0.00001").split())
-    assert "Differs from step 5; the difference exceeds the threshold" in visible
+    assert "Differs from step 5 (5.0 | 5.001); the difference exceeds the threshold" in visible
     assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
 
 

@@ -84,11 +84,13 @@ def test_what_a_curve_is_called(line: str, name: str) -> None:
 
 def test_how_a_curve_comes_apart() -> None:
     """First difference and visible step, where it was read so; distances by powers of ten, cut in the middle."""
-    assert drift_text(drift()) == "differs from step 4; the difference exceeds the threshold (0.5) at once"
+    assert drift_text(drift()) == "differs from step 4 (1.0 | 2.0); the difference exceeds the threshold (0.5) at once"
     late = drift(exceeds=DriftPoint(9, 1.0, 2.0), whole=False)
     exceeds = "the difference exceeds the threshold (0.5) from step 9 at the latest"
-    assert drift_text(late) == f"differs from step 4 at the latest; {exceeds}"
-    assert drift_text(drift(exceeds=None)) == "differs from step 4; the difference stays below the threshold (0.5)"
+    assert drift_text(late) == f"differs from step 4 at the latest (1.0 | 2.0); {exceeds}"
+    assert drift_text(drift(exceeds=None)) == (
+        "differs from step 4 (1.0 | 2.0); the difference stays below the threshold (0.5)"
+    )
     growth = tuple((10 * k, 10.0 ** (k - 9)) for k in range(9))
     assert growth_text(drift(growth=growth)) == (
         "1e-09 at step 0, 1e-08 at step 10, 1e-07 at step 20, …, 0.001 at step 60, 0.01 at step 70, 0.1 at step 80"
