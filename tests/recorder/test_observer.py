@@ -225,7 +225,10 @@ def subclasses() -> list[Any]:
     out = (TwoTensor(torch.randn(3), torch.randn(3)) * 2).exp()
     out.add_(1)
     jagged = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
-    return [out.a, out.b, list((jagged * 2).relu().unbind())]
+    values = torch.randn(6, 3, requires_grad=True)
+    parts = torch.nested.nested_tensor_from_jagged(values, lengths=torch.tensor([1, 5]))
+    torch.stack([part.square().sum() for part in parts.unbind()]).sum().backward()  # writes to a jagged gradient
+    return [out.a, out.b, list((jagged * 2).relu().unbind()), values.grad]
 
 
 def sparse_and_nested_tensors() -> list[Any]:

@@ -525,7 +525,7 @@ def view_of(tensor: torch.Tensor, layout: Layout) -> View:
 
 def covers(tensor: torch.Tensor | StridedElements, nbytes: int) -> bool:
     """Whether ``tensor`` spans every byte of its storage of ``nbytes``."""
-    return tensor.numel() * tensor.element_size() >= nbytes and _is_dense(tensor)
+    return tensor.numel() * tensor.element_size() >= nbytes and (_is_jagged(tensor) or _is_dense(tensor))
 
 
 def mark_written(storage: Storage, tensor: torch.Tensor | StridedElements) -> None:
@@ -602,6 +602,8 @@ def elements_of(
     """The mask in elements of ``tensor``'s size, created or converted as needed; None where it cannot be followed."""
     size = tensor.element_size()
     elements = storage.nbytes // size
+    if _is_jagged(tensor):
+        return None
     if elements > _MAX_MASK or storage.nbytes % size or _end(tensor) > elements:
         return None
     if isinstance(storage.mask, bool) or fresh:
@@ -614,6 +616,11 @@ def elements_of(
         wide: NDArray[np.bool_] = np.asarray(storage.mask.reshape(elements, -1).all(axis=1))
         return wide
     return None
+
+
+def _is_jagged(tensor: torch.Tensor | StridedElements) -> bool:
+    """Whether some of its sizes and strides are no numbers: its elements lie in the storage of its parts."""
+    return isinstance(tensor, torch.Tensor) and tensor.is_nested
 
 
 def _end(tensor: torch.Tensor | StridedElements) -> int:
@@ -664,7 +671,7 @@ def overlaps_another(tensors: Sequence[torch.Tensor], written: int) -> bool:
 
 def _share_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two different views of one storage have elements in common."""
-    if not a.numel() or not b.numel():  # NumPy before 2.4 takes no address 0
+    if not a.numel() or not b.numel() or _is_jagged(a) or _is_jagged(b):  # NumPy before 2.4 takes no address 0
         return False
     if a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride():
         return False
