@@ -201,6 +201,20 @@ def test_a_view_of_outside_data_on_one_side(tmp_path: Path, way: str, view: Call
     assert "before it, only A runs aten." in value.explanation
 
 
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_lazy_conjugation_on_one_side(tmp_path: Path, verify: bool) -> None:
+    """``.mT`` in place of ``.mH``: the op reads the same memory, and other numbers; no byte of it was written."""
+    x = torch.complex(torch.arange(4.0).reshape(2, 2), torch.ones(2, 2))
+    paths = [tmp_path / f"{side}.zarr" for side in "ab"]
+    for k, path in enumerate(paths):
+        with rltrace.record(path, **({"verify_inputs": True, "steps": (0, 1)} if verify else {})):
+            h = x @ x
+            (h.mT if k else h.mH) @ h
+    value = compare(*paths).first_value
+    assert value is not None and (value.cause, value.op) == (Cause.CONTROL_FLOW, "aten.mm.default")
+    assert value.explanation.startswith("it reads what A alone conjugates or negates lazily, by aten._conj.default at ")
+
+
 def test_lists_with_one_tensor_in_place_of_another(tmp_path: Path, way: str) -> None:
     """Each tensor got what the other should have: what reads it differs, and the call that did so is named."""
 

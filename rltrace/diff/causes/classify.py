@@ -39,6 +39,7 @@ from rltrace.diff.causes.inputs import (
     input_is_equal,
     is_reshaped,
     is_same_part,
+    lazy_view_text,
     match_inputs,
     numbers_of_input,
     origin_of,
@@ -198,6 +199,8 @@ def judge(context: DiffContext, a: RowAt, b: RowAt, difference: Difference) -> C
         return Classification(a, b, unmatched)
     if difference.structure or difference.arguments:
         return Classification(a, b, Judgement(Cause.ARGUMENTS, known, arguments_text(a, b, difference)))
+    if lazy := lazy_view_text(context, a, b):
+        return Classification(a, b, Judgement(Cause.CONTROL_FLOW, InputsMatch.DIFFER, lazy))
     return Classification(a, b, _add_notes(_kernel_judgement(context, a, b, known), a, b))
 
 
@@ -283,6 +286,8 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
             return Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, why, received)
         why = f"{what} differs; another stream wrote it, or it is in memory that cannot be followed"
         return Judgement(Cause.UNKNOWN, InputsMatch.DIFFER, why)
+    if lazy := lazy_view_text(context, a, b):
+        return Judgement(Cause.CONTROL_FLOW, InputsMatch.DIFFER, lazy)
     writer = writer_of(a, x)
     who = "the ops that wrote it are" if writer is None else f"{writer} (row {writer.index:,}), which wrote it last, is"
     why = f"{what} differs here, though {who} equal on both sides: its bytes changed without any recorded op"

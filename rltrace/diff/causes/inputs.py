@@ -7,8 +7,10 @@ and which part of that. The verdict rests on this, so inputs count as equal only
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 import numpy as np
 
@@ -395,6 +397,37 @@ def _is_unviewed(row: RowAt, writer: RowAt) -> bool:
         ):
             return False
     return True
+
+
+LAZY: Final = ("aten._conj.default", "aten._neg_view.default")
+"""Views that change what is read, and no byte in memory."""
+
+
+def lazy_view_text(context: DiffContext, a: RowAt, b: RowAt) -> str:
+    """A clause on a lazy conjugation or negation that one side alone makes of what an input of a pair is a part of; ""
+    where there is none."""
+    for side, row, partner_of in (("A", a, context.matching.partner), ("B", b, context.matching.partner_in_a)):
+        for producer in filter(None, (producer_of(row, link) for link in row.rows.inputs(row.place))):
+            for seen in _views_of(producer.row, row):
+                if seen.op in LAZY and partner_of(seen.index) is None:
+                    return f"it reads what {side} alone conjugates or negates lazily, by {seen} (row {seen.index:,})"
+    return ""
+
+
+def _views_of(writer: RowAt, row: RowAt) -> Iterator[RowAt]:
+    """Views of what ``writer`` wrote last that were made before ``row``; none where that is too far back."""
+    if not 0 < row.index - writer.index <= MAX_SCANNED:
+        return
+    try:
+        between = row.view.read(writer.index + 1, row.index).rows
+    except HoleError:
+        return
+    for place in range(len(between)):
+        if between.flags(place) & RowFlag.VIEW:
+            seen = RowAt(row.view, between, place)
+            producers = (producer_of(seen, link) for link in between.inputs(place))
+            if any(found is not None and found.row.index == writer.index for found in producers):
+                yield seen
 
 
 def producer_of(row: RowAt, link: Link) -> StoredOutput | None:
