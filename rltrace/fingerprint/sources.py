@@ -108,12 +108,20 @@ def _loaded_files() -> Iterator[str]:
     for name, module in sys.modules.copy().items():  # unlike a list of the items, made while no other thread runs
         if name.startswith(skipped):
             continue
-        file = getattr(module, "__dict__", {}).get("__file__")
+        file = _script() if name == "__main__" else getattr(module, "__dict__", {}).get("__file__")
         if not isinstance(file, str) or _is_not_the_programs(file) or name.partition(".")[0] in _OWN:
             continue
         path = os.path.abspath(file)  # noqa: PTH100
         if not _is_not_the_programs(path):
             yield path
+
+
+def _script() -> str | None:
+    """The file that the program is run from; Python takes ``__file__`` away when it has ended."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if file is None and sys.argv and os.path.isfile(sys.argv[0]):  # noqa: PTH113
+        return sys.argv[0]
+    return file if isinstance(file, str) else None
 
 
 def _is_not_the_programs(file: str) -> bool:
@@ -126,8 +134,8 @@ def _is_not_the_programs(file: str) -> bool:
 
 def _roots() -> list[str]:
     """The script's folder and the current one, each with a separator at its end."""
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    folders = [os.path.dirname(os.path.abspath(main))] if isinstance(main, str) else []  # noqa: PTH100, PTH120
+    main = _script()
+    folders = [os.path.dirname(os.path.abspath(main))] if main is not None else []  # noqa: PTH100, PTH120
     with suppress(OSError):  # the folder may be gone
         folders.append(os.getcwd())  # noqa: PTH109
     return [folder.rstrip(os.sep) + os.sep for folder in folders]

@@ -85,6 +85,20 @@ def test_a_set_of_strings(cli: Any) -> None:
     assert [d["name"] for d in found["system"]] == ["env.PYTHONHASHSEED"]
 
 
+def test_a_run_that_raised_before_its_first_step(cli: Any) -> None:
+    """Python takes the script's name away before the run is described: it was loaded all the same, and not edited."""
+    (cli.folder / "helper.py").write_text("def square(x):\n    return (x * x).sum()\n")
+    (cli.folder / "train.py").write_text(
+        "import sys\nimport torch\nfrom helper import square\n"
+        "w = torch.ones(3, requires_grad=True)\noptimizer = torch.optim.SGD([w], 0.1)\n"
+        "square(w).backward()\nassert len(sys.argv) < 2\noptimizer.step()\n"
+    )
+    for name, words in (("a", ()), ("b", ("raise",))):
+        cli.rltrace("record", "--quiet", "-o", f"{name}.zarr", "--", sys.executable, "train.py", *words)
+    _, found = cli.diff("a.zarr", "b.zarr")
+    assert (found["decisive"]["cause"], found["edits"], found["system"]) == ("ended", [], [])
+
+
 BROKEN_OFF = """
 import sys
 import torch
