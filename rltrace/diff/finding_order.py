@@ -79,7 +79,9 @@ class Order:
         is_sent = finding.cause in (Cause.OUTSIDE, Cause.UNTRACKED_WRITE) and finding.received is None
         sender = self._senders.of(finding) if is_sent else None
         if sender is None:
-            return finding
+            text = self._senders.by_side(finding) if is_sent and finding.cause is Cause.OUTSIDE else ""
+            what, *more = finding.explanation.split("; ")
+            return replace(finding, explanation="; ".join([f"{what}: {text}", *more])) if text else finding
         why = f"{finding.explanation}; it is what {sender.text} wrote"
         if finding.cause is Cause.UNTRACKED_WRITE:
             why = f"it reads what {sender.text} wrote, in memory that both processes share or copied past torch"
@@ -87,7 +89,7 @@ class Order:
 
     def sent_to_one_side(self, finding: Finding) -> str:
         """A clause on the row of another process that wrote what one side alone received; "" where none is known to."""
-        text = self._senders.on_one_side(finding) if finding.cause is Cause.CONTROL_FLOW else ""
+        text = self._senders.by_side(finding) if finding.cause is Cause.CONTROL_FLOW else ""
         return f"; {text}" if text else ""
 
     def rows_before(self, stream: str, finding: Finding) -> Pair[int] | None:

@@ -49,24 +49,27 @@ class Senders:
             pass
         return None
 
-    def on_one_side(self, finding: Finding) -> str:
-        """``in B it is what aten.stack.default (row 20) of rank0/worker:2 wrote``, where a matched op reads from
-        outside on one side alone; "" where no row is known to have written it."""
+    def by_side(self, finding: Finding) -> str:
+        """``in B it is what aten.stack.default (row 20) of rank0/worker:2 wrote``, of each side on which a matched op
+        reads from outside; "" where no row is known to have written it."""
         sides = (finding.a_index, finding.b_index)
         if None in sides or any(finding.stream not in side.views for side in self._sides):
             return ""
         try:
             rows = [row_at(side.views[finding.stream], at or 0) for at, side in zip(sides, self._sides, strict=True)]
             for links in zip(*(row.rows.inputs(row.place) for row in rows), strict=False):
-                outside = [link.distance == Origin.OUTSIDE for link in links]
-                if sum(outside) != 1:
+                outside = [side for side, link in enumerate(links) if link.distance == Origin.OUTSIDE]
+                if len(outside) == 2 and links[0].digest == links[1].digest:
                     continue
-                side, link = outside.index(True), links[outside.index(True)]
-                found = [] if link.digest is None else list(self._written_to(side, rows[side], link.digest))
-                if len(found) == 1:
-                    row = found[0]
-                    text = Sender(row.view.name, row.index, row.index, row.op, None).text
-                    return f"in {'AB'[side]} it is what {text} wrote"
+                digests = [links[side].digest for side in outside]
+                found = [
+                    [] if digest is None else list(self._written_to(side, rows[side], digest))
+                    for side, digest in zip(outside, digests, strict=True)
+                ]
+                if found and all(len(each) == 1 for each in found):
+                    texts = (Sender(row.view.name, row.index, row.index, row.op, None).text for (row,) in found)
+                    clauses = zip(outside, texts, strict=True)
+                    return ", and ".join(f"in {'AB'[side]} it is what {text} wrote" for side, text in clauses)
         except HoleError:
             pass
         return ""
