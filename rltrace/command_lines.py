@@ -64,7 +64,7 @@ def parse_line(text: str) -> NextCommand:
     folder = None
     if words[0] == "(cd":
         folder, words = str(Path(words[1]).expanduser()), [*words[3:-1], words[-1].removesuffix(")")]
-        words = [re.sub(r"^\$OLDPWD/", f"{Path.cwd()}/", word) for word in words]
+        words = [re.sub(r"^\$OLDPWD", lambda _: str(Path.cwd()), word) for word in words]
     variables = dict(word.split("=", 1) for word in takewhile(_ASSIGNMENT.match, words))
     return NextCommand(tuple(words[len(variables) :]), folder, variables)
 
