@@ -127,11 +127,12 @@ def program(trace: Trace) -> tuple[str, ...]:
 def difference(a: tuple[str, ...], b: tuple[str, ...]) -> str:
     """How command B differs from A: ``B adds --seed 2``; "" where they are equal, or one is not known.
 
-    An option and its value are one unit, whether they are one word or two. The interpreter's path does not count.
+    An option and its value are one unit, whether they are one word or two. The interpreter's path does not count, nor
+    where the processes of ``torchrun`` meet.
     """
     if UNKNOWN in (a, b):
         return ""
-    units_a, units_b = _units(a), _units(b)
+    units_a, units_b = ([u for u in _units(words) if not _MEETING_PLACE.fullmatch(u[0])] for words in (a, b))
     phrases = []
     for tag, start_a, stop_a, start_b, stop_b in SequenceMatcher(None, units_a, units_b, autojunk=False).get_opcodes():
         if tag != "equal":
@@ -162,6 +163,7 @@ def _units(words: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 _INTERPRETER = re.compile(r".*python[\d.]*")
+_MEETING_PLACE = re.compile(r"--(master|rdzv)[-_](addr|endpoint|id|port)(=.*)?")
 _NUMBER = re.compile(r"-[\d.]+(e-?\d+)?")
 
 

@@ -144,6 +144,7 @@ def test_names_of_recordings(tmp_path: Path) -> None:
     [
         ("python t.py", "/usr/bin/python3.12 t.py", ""),
         ("python t.py", "python t.py --seed 2", "B adds --seed 2"),
+        ("torchrun --master-port 1 t.py", "torchrun --master_port=2 t.py --seed 2", "B adds --seed 2"),
         ("python t.py --fast --seed 2", "python t.py --fast", "B leaves out --seed 2"),
         ("python t.py --lr 0.1 -v", "python t.py --lr 0.2 -v", "--lr 0.1 in A, --lr 0.2 in B"),
         ("python t.py --lr=0.1", "python t.py --lr=0.2 --shift -1", "--lr=0.1 in A, --lr=0.2 --shift -1 in B"),
