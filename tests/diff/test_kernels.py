@@ -94,6 +94,13 @@ def test_a_setting_without_words() -> None:
     assert text == "default_dtype was float32 in A and float64 in B, and B ran it without grad mode"
 
 
+def test_the_precision_of_products_on_a_cpu() -> None:
+    """Below "highest" oneDNN takes products from MKL; CUDA's flags, which change with it, say nothing of this op."""
+    differing = [NamedDifference("cuda.matmul.tf32", "False", "True"), NamedDifference("matmul_precision", "a", "b")]
+    text = settings_text("aten.addmm.default", (MKL, MKL), differing)
+    assert text == "matmul_precision was a in A and b in B"
+
+
 @pytest.mark.parametrize(("count", "more"), [(2, ""), (3, ""), (4, ", and 1 more settings differ")])
 def test_many_settings(count: int, more: str) -> None:
     """Three are named."""

@@ -129,10 +129,12 @@ def _value(value: object) -> str:
 
 THREADS = ("env.OMP_NUM_THREADS", "env.MKL_NUM_THREADS", "torch.threads")
 
+_MKL = ("env.MKL_CBWR", "env.MKL_ENABLE_INSTRUCTIONS", "env.MKL_", "torch.mkl")
+
 BY_LIBRARY = {
     "oneDNN": ("env.ONEDNN_", "env.DNNL_", "flag.mkldnn.", "flag.matmul_precision", "torch.onednn"),
-    "MKL": ("env.MKL_CBWR", "env.MKL_ENABLE_INSTRUCTIONS", "env.MKL_", "torch.mkl"),
-    "LAPACK": ("env.MKL_CBWR", "env.MKL_ENABLE_INSTRUCTIONS", "env.MKL_", "torch.mkl"),
+    "MKL": (*_MKL, "flag.matmul_precision", "flag.mkldnn.matmul."),  # by which oneDNN takes its products
+    "LAPACK": _MKL,
     "ATen": ("env.ATEN_CPU_CAPABILITY", "cpu.capability"),
     "Inductor": ("env.TORCHINDUCTOR_", "env.ATEN_CPU_CAPABILITY", "cpu.capability", "torch.version"),
 }
