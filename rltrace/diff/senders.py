@@ -51,7 +51,8 @@ class Senders:
 
     def by_side(self, finding: Finding) -> str:
         """``in B it is what aten.stack.default (row 20) of rank0/worker:2 wrote``, of each side on which a matched op
-        reads from outside; "" where no row is known to have written it."""
+        reads from outside; "" where no row is known to have written it. Where both sides do, of the first input that
+        differs: it is the one that the finding is of."""
         sides = (finding.a_index, finding.b_index)
         if None in sides or any(finding.stream not in side.views for side in self._sides):
             return ""
@@ -59,20 +60,24 @@ class Senders:
             rows = [row_at(side.views[finding.stream], at or 0) for at, side in zip(sides, self._sides, strict=True)]
             for links in zip(*(row.rows.inputs(row.place) for row in rows), strict=False):
                 outside = [side for side, link in enumerate(links) if link.distance == Origin.OUTSIDE]
-                if len(outside) == 2 and links[0].digest == links[1].digest:
+                if not outside or (len(outside) == 2 and links[0].digest == links[1].digest):
                     continue
-                digests = [links[side].digest for side in outside]
-                found = [
-                    [] if digest is None else list(self._written_to(side, rows[side], digest))
-                    for side, digest in zip(outside, digests, strict=True)
-                ]
-                if found and all(len(each) == 1 for each in found):
-                    texts = (Sender(row.view.name, row.index, row.index, row.op, None).text for (row,) in found)
-                    clauses = zip(outside, texts, strict=True)
-                    return ", and ".join(f"in {'AB'[side]} it is what {text} wrote" for side, text in clauses)
+                clauses = [self._clause(side, rows[side], links[side].digest) for side in outside]
+                if all(clauses):
+                    return ", and ".join(clauses)
+                if len(outside) == 2:
+                    break
         except HoleError:
             pass
         return ""
+
+    def _clause(self, side: int, reader: RowAt, digest: int | None) -> str:
+        """Who wrote what ``reader`` read from outside; "" where not exactly one row may have."""
+        found = [] if digest is None else list(self._written_to(side, reader, digest))
+        if len(found) != 1:
+            return ""
+        (row,) = found
+        return f"in {'AB'[side]} it is what {Sender(row.view.name, row.index, row.index, row.op, None).text} wrote"
 
     def _written_to(self, side: int, reader: RowAt, digest: int) -> Iterator[RowAt]:
         """The last row of each other process of a side that may have sent these bytes."""

@@ -381,22 +381,25 @@ def is_viewed_as_written(row: RowAt, link: Link, place: int, producer: StoredOut
 
 def _is_unviewed(row: RowAt, writer: RowAt) -> bool:
     """Whether no view that changes the layout was made of what ``writer`` returned, before ``row`` read it."""
-    first = writer.index + 1
-    if row.index - first > MAX_SCANNED:
-        return False
+
+    def views_it(seen: RowAt) -> bool:
+        links = seen.rows.inputs(seen.place)
+        return any(link.distance > 0 and seen.index - link.distance == writer.index for link in links)
+
     try:
-        between = row.view.read(first, row.index).rows
+        return not any(seen.op not in SAME_LAYOUT and views_it(seen) for seen in _views_between(writer, row))
     except HoleError:
         return False
-    for place in range(len(between)):
-        if not between.flags(place) & RowFlag.VIEW:
-            continue
-        seen = RowAt(row.view, between, place)
-        if seen.op not in SAME_LAYOUT and any(
-            link.distance > 0 and seen.index - link.distance == writer.index for link in between.inputs(place)
-        ):
-            return False
-    return True
+
+
+def _views_between(writer: RowAt, row: RowAt) -> Iterator[RowAt]:
+    """Views made after ``writer`` and before ``row``. Raises HoleError where the rows between are too many, or cannot
+    be read."""
+    first = writer.index + 1
+    if row.index - first > MAX_SCANNED:
+        raise HoleError(f"more than {MAX_SCANNED:,} rows lie between")
+    between = row.view.read(first, row.index).rows
+    yield from (RowAt(row.view, between, n) for n in range(len(between)) if between.flags(n) & RowFlag.VIEW)
 
 
 LAZY: Final = ("aten._conj.default", "aten._neg_view.default")
@@ -407,27 +410,26 @@ def lazy_view_text(context: DiffContext, a: RowAt, b: RowAt) -> str:
     """A clause on a lazy conjugation or negation that one side alone makes of what an input of a pair is a part of; ""
     where there is none."""
     for side, row, partner_of in (("A", a, context.matching.partner), ("B", b, context.matching.partner_in_a)):
-        for producer in filter(None, (producer_of(row, link) for link in row.rows.inputs(row.place))):
-            for seen in _views_of(producer.row, row):
-                if seen.op in LAZY and partner_of(seen.index) is None:
-                    return f"it reads what {side} alone conjugates or negates lazily, by {seen} (row {seen.index:,})"
+        views = (view for writer in _producing_rows(row) for view in _lazy_views(writer, row))
+        view = next((view for view in views if partner_of(view.index) is None), None)
+        if view is not None:
+            return f"it reads what {side} alone conjugates or negates lazily, by {view} (row {view.index:,})"
     return ""
 
 
-def _views_of(writer: RowAt, row: RowAt) -> Iterator[RowAt]:
-    """Views of what ``writer`` wrote last that were made before ``row``; none where that is too far back."""
-    if not 0 < row.index - writer.index <= MAX_SCANNED:
-        return
+def _lazy_views(writer: RowAt, row: RowAt) -> list[RowAt]:
+    """Those of what ``writer`` wrote last, before ``row``; none where they are not known."""
     try:
-        between = row.view.read(writer.index + 1, row.index).rows
+        views = [view for view in _views_between(writer, row) if view.op in LAZY]
     except HoleError:
-        return
-    for place in range(len(between)):
-        if between.flags(place) & RowFlag.VIEW:
-            seen = RowAt(row.view, between, place)
-            producers = (producer_of(seen, link) for link in between.inputs(place))
-            if any(found is not None and found.row.index == writer.index for found in producers):
-                yield seen
+        return []
+    return [view for view in views if any(read.index == writer.index for read in _producing_rows(view))]
+
+
+def _producing_rows(row: RowAt) -> Iterator[RowAt]:
+    """The rows that wrote last what a row's inputs are parts of, as far as they are known."""
+    producers = (producer_of(row, link) for link in row.rows.inputs(row.place))
+    yield from (producer.row for producer in producers if producer is not None)
 
 
 def producer_of(row: RowAt, link: Link) -> StoredOutput | None:

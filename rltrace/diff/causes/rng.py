@@ -327,7 +327,8 @@ def _states(a: NDArray[np.uint64] | None, b: NDArray[np.uint64] | None) -> tuple
     if a is None or b is None or not int(a[Step.FLAGS] & b[Step.FLAGS]) & StepFlag.DIGESTED:
         return [], []
     known = [column for column in NAMES if a[column] and b[column] and not a[column] == b[column] == UNTOUCHED]
-    return [column for column in known if a[column] == b[column]], [c for c in known if a[c] != b[c]]
+    equal = [column for column in known if a[column] == b[column]]
+    return equal, [column for column in known if column not in equal]
 
 
 def _text(a: NDArray[np.uint64] | None, b: NDArray[np.uint64] | None, were: str, when: str) -> str:
