@@ -8,12 +8,11 @@ it, so that finding extensions costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rltrace.errors import UsageError
 
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from rltrace.recorder.base.options import RecordOptions
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(NamedTuple):
     """A verb of the command line."""
 
     group: str
@@ -34,8 +32,7 @@ class Verb:
     """Whether it runs a command, as which it ends."""
 
 
-@dataclass(frozen=True)
-class Extension:
+class Extension(NamedTuple):
     """What one package adds to the core."""
 
     verbs: Mapping[str, Verb]
@@ -51,7 +48,7 @@ class Extension:
     profiler: str = ""
     """What records the launches of kernels in the steps of ``RecordOptions.kernels``: a ``LaunchProfiler``, given the
     ``ProcessState``, the streams and the committer of a process: ``module:function``."""
-    providers: Mapping[str, str] = field(default_factory=dict)
+    providers: Mapping[str, str] = {}
     """By the name that ``RecordOptions.provider`` has, what makes a provider of injected values for each process of a
     replay (``rltrace.rerun.hook``) with the options: ``module:function``."""
     page: str = ""

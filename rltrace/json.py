@@ -1,4 +1,4 @@
-"""JSON of the dataclasses that verbs return and processes pass to each other: the fields are the keys.
+"""JSON of the dataclasses, and named tuples, that verbs return and processes pass on: the fields are the keys.
 
 Owns how values are written and read back. Knows none of the classes: a class has its schema as ``SCHEMA``, properties
 that are keys too in ``COMPUTED``, or all keys in ``KEYS``; of fields in ``MERGED`` the keys are written in their place.
@@ -34,9 +34,7 @@ def to_json(value: object) -> Any:
             return [to_json(value.real), to_json(value.imag)]
         case Mapping():
             return {str(key): to_json(item) for key, item in value.items()}
-        case tuple() if hasattr(value, "_asdict"):  # a named tuple
-            return to_json(value._asdict())
-        case list() | tuple():
+        case list() | tuple() if not hasattr(value, "_fields"):
             return [to_json(item) for item in value]
     if hasattr(value, "item"):  # a NumPy scalar
         return to_json(value.item())
@@ -62,7 +60,7 @@ def keys_of(kind: Any) -> list[str]:
 
 
 def from_json(kind: type[T], value: object) -> T:
-    """The dataclass that ``to_json`` wrote as ``value``; unknown keys are ignored. Raises JsonError."""
+    """What ``to_json`` wrote as ``value``; unknown keys are ignored. Raises JsonError."""
     read: T = _read(kind, value, "")
     return read
 
@@ -80,7 +78,7 @@ def _read(kind: Any, value: Any, key: str) -> Any:
         return tuple(_read(k, item, f"{key}[{n}]") for n, (k, item) in enumerate(zip(kinds, items, strict=True)))
     if issubclass(origin, PurePath):
         return origin(_checked(str, value, key))
-    if is_dataclass(origin):
+    if is_dataclass(origin) or hasattr(origin, "_fields"):
         return _object(origin, arguments, _checked(dict, value, key), key)
     if issubclass(origin, Mapping):
         return {name: _read(arguments[1], item, f"{key}.{name}") for name, item in _checked(dict, value, key).items()}
@@ -98,14 +96,21 @@ def _object(kind: Any, arguments: tuple[Any, ...], value: dict[str, Any], key: s
     """``arguments``: the type arguments of a generic class."""
     hints, read = get_type_hints(kind), {}
     known = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
-    for field in fields(kind):
-        at = f"{key}.{field.name}".lstrip(".")
-        if field.name in value:
-            hint = hints[field.name]
-            read[field.name] = _read(hint[tuple(known.values())] if known else hint, value[field.name], at)
-        elif field.default is MISSING and field.default_factory is MISSING:
+    for name, is_required in _fields_of(kind).items():
+        at = f"{key}.{name}".lstrip(".")
+        if name in value:
+            hint = hints[name]
+            read[name] = _read(hint[tuple(known.values())] if known else hint, value[name], at)
+        elif is_required:
             raise JsonError(f'"{at}" is missing')
     return kind(**read)
+
+
+def _fields_of(kind: Any) -> dict[str, bool]:
+    """By name of a field, whether it has no default."""
+    if is_dataclass(kind):
+        return {field.name: field.default is MISSING and field.default_factory is MISSING for field in fields(kind)}
+    return {name: name not in kind._field_defaults for name in kind._fields}
 
 
 def _checked(kind: type[T], value: object, key: str) -> T:

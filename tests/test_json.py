@@ -1,4 +1,4 @@
-"""Dataclasses as JSON, there and back, and what is said of an object that is not one."""
+"""Dataclasses and named tuples as JSON, there and back, and what is said of an object that is not one."""
 
 import json
 from collections.abc import Mapping
@@ -21,8 +21,7 @@ class Colour(StrEnum):
     BLUE = "blue"
 
 
-@dataclass(frozen=True)
-class Inner:
+class Inner(NamedTuple):
     number: float
     sides: Pair[str]
 

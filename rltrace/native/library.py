@@ -12,12 +12,11 @@ import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import ExtensionFileLoader, PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_128_hexdigest
 
@@ -46,8 +45,7 @@ TRIED_SEED = 0x9E3779B97F4A7C15
 # --- what a library is built for --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class BuildTarget:
+class BuildTarget(NamedTuple):
     """A torch, a Python and a machine. torch's C++ interface and Python's frames are stable within one build only."""
 
     torch: str
@@ -65,8 +63,7 @@ class BuildTarget:
         return f"torch {self.torch}, {self.python}, {self.machine}"
 
 
-@dataclass(frozen=True)
-class BuildRecord:
+class BuildRecord(NamedTuple):
     """What a library was built for, and of what."""
 
     target: BuildTarget
@@ -138,8 +135,7 @@ def name_of(target: BuildTarget, sources: str) -> str:
     return re.sub(r"[^\w.+-]", "", readable)
 
 
-@dataclass(frozen=True)
-class FoundLibrary:
+class FoundLibrary(NamedTuple):
     """The library for a torch and this Python, or why there is none."""
 
     target: BuildTarget | None
@@ -211,8 +207,7 @@ def _damage(path: Path, record: BuildRecord) -> str:
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class LoadedLibrary:
+class LoadedLibrary(NamedTuple):
     """The module of a library, or why there is none."""
 
     module: Any = None

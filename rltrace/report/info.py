@@ -220,7 +220,7 @@ def _process(process: ProcessTrace, trace: Location) -> ProcessInfo:
         sleeping = sleeping_process(trace, process.token)
     asleep_in = None if sleeping is None or sleeping.is_awake else sleeping.step
     ops = process.tables["ops"].payloads
-    samples = sum(chunk.count for chunk in process.sample_parts)
+    samples = sum(part.rows for part in process.sample_parts)
     return ProcessInfo(
         name=process.name,
         state=process.state,

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +69,7 @@ def test_a_step_that_no_process_has_reached(tmp_path: Path, monkeypatch: pytest.
 
     def make_steps(_seconds: float) -> None:
         for state, token in zip(states, tokens, strict=True):
-            replace(state, step=state.step + 4 if state.step else 0).write(tmp_path, token)
+            state._replace(step=state.step + 4 if state.step else 0).write(tmp_path, token)
 
     monkeypatch.setattr(arm, "sleep", make_steps)
     assert _common_first(tmp_path, states, later=1) == 13 + 1 + 1 + 4

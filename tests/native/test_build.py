@@ -55,7 +55,7 @@ def build(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engin
 
 def test_each_input_has_its_own_folder(build: EngineBuild, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the library depends on: torch, Python, machine, compiler, flags, sources."""
-    targets = [replace(build.target, **{name: "other"}) for name in ("torch", "torch_git", "cuda", "python", "machine")]
+    targets = [build.target._replace(**{name: "other"}) for name in ("torch", "torch_git", "cuda", "python", "machine")]
     compilers = [replace(build.compiler, **change) for change in ({"command": ("/bin/other",)}, {"version": "100"})]
     others = [
         *(replace(build, target=target) for target in targets),

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,7 +67,7 @@ def test_the_target_is_read_without_torch(tmp_path: Path) -> None:
     (tmp_path / "version.py").write_text(
         VERSION.replace("'13.0'", "None").replace("hip: Optional[str] = None", "hip = '6.4'")
     )
-    assert target_of(tmp_path) == replace(found, cuda="rocm 6.4")
+    assert target_of(tmp_path) == found._replace(cuda="rocm 6.4")
     (tmp_path / "version.py").write_text("version = 3")
     assert target_of(tmp_path) is None
     assert find(tmp_path).why_not == f"{tmp_path} has no version"
@@ -145,7 +144,7 @@ def test_for_another_target(cache: Path) -> None:
         ("riscv", {"machine": "riscv"}),
         ("is for torch", {"cuda": "13.0"}),
     ):
-        folder = write_library(cached(cache), replace(record, target=replace(record.target, **change)))
+        folder = write_library(cached(cache), record._replace(target=record.target._replace(**change)))
         assert words in refused()
         assert str(folder) in refused()
     write_library(cached(cache), sources="0" * 32)
@@ -215,6 +214,6 @@ def test_a_library_with_other_digests_or_constants(cache: Path, monkeypatch: pyt
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     """Every field of a record is read as it was written."""
-    record = replace(fitting_record(), target=BuildTarget("2.13.0", "abc", "13.0", "CPython 3.13t", "arm64"))
+    record = fitting_record()._replace(target=BuildTarget("2.13.0", "abc", "13.0", "CPython 3.13t", "arm64"))
     assert library.read_record(write_library(tmp_path, record)) == record
     assert record.digest == content_digest(CONTENT)

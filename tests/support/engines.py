@@ -1,7 +1,6 @@
 """The native engine in tests: its library where there is one, and libraries that are none."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ CONTENT = b"not a library"
 
 def write_library(folder: Path, record: BuildRecord | None = None, content: bytes = CONTENT, **changes: Any) -> Path:
     """A folder with ``content`` as a library, and its record with some fields changed; the folder."""
-    record = replace(record or fitting_record(), **changes)
+    record = (record or fitting_record())._replace(**changes)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / record.file).write_bytes(content)
     (folder / BUILD_RECORD).write_text(json.dumps(to_json(record)))

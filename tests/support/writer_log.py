@@ -204,7 +204,7 @@ def _lacking_steps(process: ProcessTrace, truth: WrittenProcess, what: str) -> l
     for row in process.steps.tolist():
         step = steps[row[Step.STEP]]
         prefix = truth.streams[step.stream].prefixes[step.end_row]
-        wanted = [step.stream, step.optimizer, step.count, step.skipped, step.backwards, step.environment_steps]
+        wanted = [step.stream, step.optimizer, step.own_count, step.skipped, step.backwards, step.environment_steps]
         wanted += [step.end_row, prefix[1], prefix[2], step.parameters, step.gradients, *(step.generators or (0,) * 4)]
         columns = [Step.STREAM, Step.OPTIMIZER, Step.COUNT, Step.SKIPPED, Step.BACKWARDS, Step.ENVIRONMENT_STEPS]
         columns += [Step.END_ROW, Step.PREFIX_STRUCTURE, Step.PREFIX_VALUES, Step.PARAMETERS, Step.GRADIENTS]

@@ -1,7 +1,6 @@
 """Requests to a run that is asleep: which steps a process records because of one, and that one is whole or absent."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,7 +72,7 @@ def test_processes_asleep(trace: Path) -> None:
     state.write(trace, token)
     (trace / STARTS / "x.asleep").write_bytes(b"short")
     assert list(sleeping_processes(trace)) == [state]
-    replace(state, is_over=True).write(trace, token)
+    state._replace(is_over=True).write(trace, token)
     assert list(sleeping_processes(trace)) == []
     assert sleeping_process(trace, "x") is None
 

@@ -13,10 +13,10 @@ from rltrace.trace.format.chunk_codec import CodecError, rows_from_text, rows_to
 from rltrace.trace.format.journal import JournalWriter, parse_journal
 from rltrace.trace.format.root import create_trace
 from rltrace.trace.format.rows import StepRecord
-from rltrace.trace.format.schema import STEP_CHUNK, Step
+from rltrace.trace.format.schema import Step
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.write.packers import RowPacker, StepPart, add_part
+from rltrace.trace.write.packers import RowPacker
 from rltrace.trace.write.writer import ProcessWriter
 
 
@@ -49,7 +49,7 @@ def test_commits_never_matter(tmp_path_factory: pytest.TempPathFactory, commits:
         write(path, commits, close=close)
         process = process_of(path)
         assert process.steps[:, Step.STEP].tolist() == list(range(sum(commits)))
-        chunks = [part.count for part in process.step_parts if part.chunk is not None]
+        chunks = [part.rows for part in process.step_parts if part.chunk is not None]
     assert all(count == 8 for count in chunks[:-1] if close) and all(count == 8 for count in chunks if not close)
 
 
@@ -100,17 +100,6 @@ def test_text_and_back(count: int, seed: int) -> None:
             rows_from_text(STEPS, other, count)
     with pytest.raises(CodecError):
         rows_from_text(STEPS, text, count + 1)
-
-
-def test_parts_out_of_order_are_refused() -> None:
-    """Steps come in order, each once; chunks too."""
-    parts = [StepPart(0, STEP_CHUNK, 0, None)]
-    for wrong in (StepPart(STEP_CHUNK - 1, 3, None, None), StepPart(STEP_CHUNK, 3, 0, None)):
-        with pytest.raises(ValueError, match=r"exists? already"):
-            add_part(parts, wrong)
-    add_part(parts, StepPart(STEP_CHUNK, 3, None, None))
-    add_part(parts, StepPart(STEP_CHUNK, STEP_CHUNK, 1, None))
-    assert [part.chunk for part in parts] == [0, 1]
 
 
 def test_nothing_to_pack() -> None:

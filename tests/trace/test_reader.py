@@ -190,7 +190,7 @@ def test_a_lost_commit_record_is_a_hole(written: tuple[Path, Rows]) -> None:
     tampering.spoil(path / "processes/0/journal/log", b'"segment":2', 3)
     stream = open_trace(path).processes[0].streams[0]
     first, count, _ = stream.holes[0]
-    assert [segment.index for segment in stream.segments] == [0, 1, 3, 4]
+    assert [segment.chunk for segment in stream.segments] == [0, 1, 3, 4]
     for stop in (first + 1, stream.rows):
         with pytest.raises(HoleError, match="the journal's record of them is damaged"):
             stream.read(first, stop)

@@ -1,7 +1,6 @@
 """Records of a journal read as they were written, and are refused where a field cannot be."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +12,12 @@ from rltrace.trace.format.records import (
     LeftOut,
     LinkFault,
     OptimizerStart,
+    StepPart,
     ValuePart,
     ValueRequest,
-    add_part,
+    add_step_part,
     add_up,
+    add_values,
     axes_of,
     by_reason,
     check_facts,
@@ -30,7 +31,7 @@ from rltrace.trace.format.records import (
     parse_value_request,
 )
 from rltrace.trace.format.rows import ChunkFile
-from rltrace.trace.format.schema import GENERATORS
+from rltrace.trace.format.schema import GENERATORS, STEP_CHUNK
 
 FAULT = LinkFault(FaultKind.WRITE, (0, 5), 1, 2, (0, 4), None, (1, 3), True, 64, 0xABC)
 
@@ -105,6 +106,17 @@ def test_axes_of_activation_rows() -> None:
     assert [axes_of(None, dimensions) for dimensions in (0, 1, 3)] == [(), (), (0, 1)]
 
 
+def test_parts_out_of_order_are_refused() -> None:
+    """Steps come in order, each once; chunks too."""
+    parts = [StepPart(0, STEP_CHUNK, 0, None)]
+    for wrong in (StepPart(STEP_CHUNK - 1, 3, None, None), StepPart(STEP_CHUNK, 3, 0, None)):
+        with pytest.raises(ValueError, match=r"exists? already"):
+            add_step_part(parts, wrong)
+    add_step_part(parts, StepPart(STEP_CHUNK, 3, None, None))
+    add_step_part(parts, StepPart(STEP_CHUNK, STEP_CHUNK, 1, None))
+    assert [part.chunk for part in parts] == [0, 1]
+
+
 def test_requests_of_values() -> None:
     """Selectors are a list of texts."""
     request = ValueRequest(("op=mm", "all"), True, 1 << 20)
@@ -120,12 +132,12 @@ def test_values_that_exist_already() -> None:
     file = ChunkFile("c.0.0", 1, "0")
     parts: list[ValuePart] = []
     first = ValuePart(ArrayPart(5, 7, (file, file)), 3, (file,), ())
-    add_part(parts, first)
+    add_values(parts, first)
     for index, chunk in ((8, 4), (9, 3)):
         with pytest.raises(ValueError, match="its chunks exist already"):
-            add_part(parts, first._replace(rows=replace(first.rows, chunk=index), first_chunk=chunk))
-    later = first._replace(rows=replace(first.rows, chunk=9), first_chunk=4)
-    add_part(parts, later)
+            add_values(parts, first._replace(rows=first.rows._replace(chunk=index), first_chunk=chunk))
+    later = first._replace(rows=first.rows._replace(chunk=9), first_chunk=4)
+    add_values(parts, later)
     assert parts == [first, later]
 
 

@@ -36,7 +36,7 @@ def numbers(process: ProcessTrace) -> list[float]:
 
 def layout(path: Path) -> list[tuple[int, int, bool]]:
     """(first, count, whether they are in a chunk) of each part."""
-    return [(part.first, part.count, part.chunk is not None) for part in process_of(path).sample_parts]
+    return [(part.first, part.rows, part.chunk is not None) for part in process_of(path).sample_parts]
 
 
 def test_samples_are_in_full_chunks_and_none_waits_for_one(tmp_path: Path) -> None:

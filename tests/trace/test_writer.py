@@ -441,10 +441,10 @@ def test_zarr_sees_every_array(written: tuple[Path, Rows]) -> None:
     assert rows.shape[0] == len(stream.segments) * SEGMENT_ROWS
     for segment in stream.segments:
         own = stream.read_segment(segment)
-        start = segment.index * SEGMENT_ROWS
+        start = segment.chunk * SEGMENT_ROWS
         assert np.array_equal(rows[start : start + segment.rows], own.columns)
         assert not rows[start + segment.rows : start + SEGMENT_ROWS].any()
-        start = segment.index * SEGMENT_CELLS
+        start = segment.chunk * SEGMENT_CELLS
         found = cells[start : start + sum(segment.sections)]
         wanted = [own.links, own.integers, own.floats, own.digests]
         assert found.tobytes() == b"".join(section.tobytes() for section in wanted)

@@ -317,7 +317,7 @@ class _Work:
                 chunks = max((array.chunk + len(array.files) for array in parts), default=0)
                 yield self._array(process, f"{base}/{spec.name}/", spec, chunks)
         for stream in process.streams:
-            segments = stream.segments[-1].index + 1 if stream.segments else 0
+            segments = stream.segments[-1].chunk + 1 if stream.segments else 0
             yield f"{base}/streams/{stream.index}/", [group_document({"name": stream.name})]
             for spec in (ROWS, CELLS):
                 yield self._array(process, f"{base}/streams/{stream.index}/{spec.name}/", spec, segments)

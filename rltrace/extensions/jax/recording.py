@@ -146,10 +146,10 @@ class LoopSteps:
         unread = (i for i, (_, row) in enumerate(self._ended) if row is not None and row[-1] is not None)
         count = next(unread, len(self._ended))
         taken, self._ended = self._ended[:count], self._ended[count:]
-        for record, row in taken:
-            if row is not None:
-                record.parameters = digest_of([cell[0] for cell in row[4]])
-        return [record for record, _ in taken]
+        digests = (
+            record.parameters if row is None else digest_of([cell[0] for cell in row[4]]) for record, row in taken
+        )
+        return [record._replace(parameters=digest) for (record, _), digest in zip(taken, digests, strict=True)]
 
     def _loop(self, name: str) -> int:
         """Id of a loop in table "optimizers"."""

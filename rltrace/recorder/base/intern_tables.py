@@ -7,13 +7,16 @@ consistent, wherever it is raised. Does not interpret entries.
 
 from __future__ import annotations
 
+from functools import cached_property
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rltrace.portable_keys import portable_key
 from rltrace.trace.format.rows import TableEntry
 from rltrace.trace.format.schema import FIRST_ENTRIES, TABLES
-from rltrace.trace.read.names import Words
+
+if TYPE_CHECKING:
+    from rltrace.trace.read.names import Words
 
 _append: Any = list.append
 
@@ -28,9 +31,15 @@ class Tables:
         self._pending: list[TableEntry] = []
         self.remembered: dict[str, dict[int, object]] = {}
         """Payloads by id, of the tables given to ``remember``."""
-        self.words = Words(self.remembered)
         for name, payload in FIRST_ENTRIES.items():
             self.add(name, portable_key(name, payload), payload)
+
+    @cached_property
+    def words(self) -> Words:
+        """Names of the entries whose payloads are remembered."""
+        from rltrace.trace.read.names import Words  # only what records values or rows has words for entries
+
+        return Words(self.remembered)
 
     def remember(self, *tables: str) -> None:
         """Keep the payloads of these tables; called before any entry is taken."""

@@ -14,7 +14,6 @@ from _thread import start_new_thread
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from threading import get_ident
@@ -299,7 +298,7 @@ def choose_library(options: RecordOptions, *, attached: bool = False) -> LoadedL
     why_not = _why_python(options, attached=attached)
     loaded = load(Path(torch.__file__).parent, CONSTANTS)
     hides_mode = loaded.module is not None and loaded.module.hide_modes(RecorderMode) > 0
-    loaded = replace(LoadedLibrary(why_not=why_not) if why_not else loaded, hides_mode=hides_mode)
+    loaded = (LoadedLibrary(why_not=why_not) if why_not else loaded)._replace(hides_mode=hides_mode)
     if loaded.module is None and options.engine == "native" and options.level == "op":
         raise UsageError(f"the native engine is required: {loaded.why_not}")
     return loaded

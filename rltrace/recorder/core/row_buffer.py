@@ -10,7 +10,6 @@ from _thread import allocate_lock
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 
@@ -75,8 +74,7 @@ class RowConsumer(Protocol):
         """Drop the cells of an unfinished row."""
 
 
-@dataclass(frozen=True, eq=False)
-class BufferTables:
+class BufferTables(NamedTuple):
     """What the hot path of one stream reads and writes itself; a native engine has its own, with the same methods."""
 
     fixed: array[int]

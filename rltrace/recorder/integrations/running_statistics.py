@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -56,12 +56,12 @@ class RunningStatistics:
         return numbers
 
 
-@dataclass
 class StatisticsFinder:
     """All statistics of a process that have been found."""
 
-    found: list[RunningStatistics] = field(default_factory=list)
-    _searched: WeakIdDict[Any, bool] = field(default_factory=WeakIdDict)
+    def __init__(self) -> None:
+        self.found: list[RunningStatistics] = []
+        self._searched: WeakIdDict[Any, bool] = WeakIdDict()
 
     def search(self, wrapper: Any) -> None:
         """Find those of the wrappers of an environment of which a call begins, at their first call."""

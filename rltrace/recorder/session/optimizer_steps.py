@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -118,12 +118,11 @@ class OptimizerState:
     """In table "optimizers"."""
 
 
-@dataclass
-class Attempt:
-    """One finished attempt. Not frozen, as one is made a step."""
+class Attempt(NamedTuple):
+    """One finished attempt."""
 
     optimizer: OptimizerState
-    count: int
+    own_count: int
     """Attempts of this optimizer before this one."""
     skipped: int
     """0 no, 1 yes, 2 unknown."""
@@ -288,7 +287,7 @@ class StepCounter:
                 return
             attempt = Attempt(
                 optimizer=state,
-                count=count,
+                own_count=count,
                 skipped=skipped,
                 backwards=backwards,
                 parameters=self._digest(optimizer),
@@ -493,7 +492,7 @@ class StepWriter:
             self._series.rates(attempt.optimizer.ordinal, attempt.groups, ended)
             self.carried.attempt_ended(ended)
             process.step = ended + 1
-            process.attempt = attempt.optimizer.ordinal, attempt.count
+            process.attempt = attempt.optimizer.ordinal, attempt.own_count
         process.storages.end_step()
         if ended == 0:
             self._recording.write_facts()
@@ -506,7 +505,7 @@ class StepWriter:
             step=step,
             stream=stream.number,
             optimizer=self._optimizer_id(attempt.optimizer),
-            count=attempt.count,
+            own_count=attempt.own_count,
             skipped=attempt.skipped,
             backwards=attempt.backwards,
             environment_steps=0 if asleep else self._integrations.steps.count,  # 0: not known

@@ -90,39 +90,35 @@ class Arming:
 
     def turned(self, step: int, *, is_awake: bool) -> None:
         """The process has woken at the beginning of ``step``, or has fallen asleep."""
-        self._state.step, self._state.is_awake = step, is_awake
-        self._write()
+        self._write(step=step, is_awake=is_awake)
 
     def over(self, is_over: bool = True) -> None:
         """The recording has ended; False: it goes on, as the program could not be replaced."""
-        self._state.is_over = is_over
-        self._write()
+        self._write(is_over=is_over)
 
     def _look(self, step: int, now: float) -> None:
-        state, number = self._state, self._state.request + 1
         if now >= self._next_write:
-            state.step = step
-            self._write()
+            self._write(step=step)
             self._next_write = now + WRITE_SHARE * (monotonic() - now)
-        while os.access(request_path(self._trace, number), os.F_OK):
-            self._answer(read_request(self._trace, number), step)
-            state.step, state.request, number = step, number, number + 1
-            self._write()
+        while os.access(request_path(self._trace, number := self._state.request + 1), os.F_OK):
+            answer = self._answer(read_request(self._trace, number), step)
+            self._write(step=step, request=number, **answer)
 
-    def _answer(self, request: ArmRequest | None, step: int) -> None:
-        state = self._state
-        state.answer = Answer.REFUSED
-        if request is not None and request.disarm:
+    def _answer(self, request: ArmRequest | None, step: int) -> dict[str, Any]:
+        """What it changes in the state of the process."""
+        if request is None:
+            return {"answer": Answer.REFUSED}
+        if request.disarm:
             self.windows.clear()
-            state.answer = Answer.DISARMED
-        elif request is not None:
-            steps = request.window_at(step)
-            state.answer = Answer.PASSED if steps is None else Answer.ARMED
-            if steps is not None:
-                state.first, state.end = steps
-                self.windows.append(ArmedWindow(*steps, request))
+            return {"answer": Answer.DISARMED}
+        steps = request.window_at(step)
+        if steps is None:
+            return {"answer": Answer.PASSED}
+        self.windows.append(ArmedWindow(*steps, request))
+        return {"answer": Answer.ARMED, "first": steps[0], "end": steps[1]}
 
-    def _write(self) -> None:
+    def _write(self, **changes: Any) -> None:
+        self._state = self._state._replace(**changes)
         with suppress(OSError):  # a full disk: the process is armed all the same, and the answer is missing
             self._state.write(self._trace, self._token)
 

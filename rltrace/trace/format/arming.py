@@ -13,7 +13,6 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,8 +134,7 @@ class Answer(IntEnum):
     DISARMED = 4
 
 
-@dataclass
-class SleepingProcess:
+class SleepingProcess(NamedTuple):
     """A process that was started asleep, as it describes itself in its file."""
 
     step: int = 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from rltrace.trace.format.arrays import (
     ACTIVATION_TENSORS,
     CELLS,
     ROWS,
+    STEPS,
     VALUE_BYTES,
     VALUE_INDEX,
     ArraySpec,
@@ -176,6 +176,60 @@ def _file(entry: Sequence[object], key: str, spec: ArraySpec) -> ChunkFile:
     return ChunkFile(key, size, f"{_digest(digest):016x}")
 
 
+# --- steps and series: records ``steps`` and ``series`` ---------------------------------------------------------------
+
+
+class StepPart(NamedTuple):
+    """Adjacent rows of ``steps`` or ``series``, as the journal describes them."""
+
+    first: int
+    """Number of the first row in the process."""
+    rows: int
+    chunk: int | None
+    """Number of their chunk; None: their journal record holds them."""
+    file: ChunkFile | None
+    text: str = ""
+    journal_parts: tuple[StepPart, ...] = ()
+    """Of a chunk: the parts in earlier journal records that hold its rows, too."""
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.rows
+
+
+def parse_step_part(record: Record, spec: ArraySpec = STEPS, counted: str = "steps") -> StepPart:
+    """The part of a journal record of rows of ``spec``; ``counted``: the field with their number.
+
+    Raises ValueError, KeyError or TypeError.
+    """
+    first, count = number(record, "first"), number(record, counted, spec.chunk[0])
+    if not count:
+        raise ValueError(f"it describes no {counted}")
+    if "rows" in record:
+        if not isinstance(record["rows"], str):
+            raise ValueError('"rows" is not text')
+        return StepPart(first, count, None, None, record["rows"])
+    files = chunk_files(record, spec.name, spec)
+    if len(files) != 1:
+        raise ValueError(f"{counted} are one chunk a record")
+    return StepPart(first, count, number(record, "chunk"), files[0])
+
+
+def add_step_part(parts: list[StepPart], part: StepPart) -> None:
+    """Append a part; a chunk replaces the parts in journal records that hold its rows."""
+    end = len(parts)
+    if part.chunk is not None:
+        while end and parts[end - 1].chunk is None and parts[end - 1].first >= part.first:
+            end -= 1
+        last = next((p.chunk for p in reversed(parts) if p.chunk is not None), -1)
+        if part.chunk <= last:
+            raise ValueError("its chunk exists already")
+    if end and part.first < parts[end - 1].stop:
+        raise ValueError("its steps exist already")
+    inside = tuple(old for old in parts[end:] if old.stop <= part.stop)
+    parts[end:] = [part._replace(journal_parts=inside) if inside else part]
+
+
 # --- values: records ``value_request`` and ``values`` -----------------------------------------------------------------
 
 
@@ -203,11 +257,10 @@ class LeftOut(NamedTuple):
     bytes: int
 
 
-@dataclass(frozen=True)
-class ArrayPart:
+class ArrayPart(NamedTuple):
     """Adjacent rows of one array."""
 
-    count: int
+    rows: int
     chunk: int
     """Number of the first chunk."""
     files: tuple[ChunkFile, ...]
@@ -250,7 +303,7 @@ def parse_values(record: Record) -> ValuePart:
     return ValuePart(index, first, files, tuple(map(parse_left_out, record["left_out"])))
 
 
-def add_part(parts: list[ValuePart], part: ValuePart) -> None:
+def add_values(parts: list[ValuePart], part: ValuePart) -> None:
     """Append a part. Raises ValueError where its chunks exist already."""
     if parts:
         last = parts[-1]
@@ -440,7 +493,7 @@ def add_activations(parts: list[ActivationPart], part: ActivationPart) -> None:
 
 
 def _array_record(part: ArrayPart) -> dict[str, object]:
-    return {"count": part.count, "chunk": part.chunk, "files": list(map(_entry, part.files))}
+    return {"count": part.rows, "chunk": part.chunk, "files": list(map(_entry, part.files))}
 
 
 def _array(record: Mapping[str, Any], spec: ArraySpec) -> ArrayPart:

@@ -243,15 +243,15 @@ class TableEntry(NamedTuple):
     """JSON-able."""
 
 
-@dataclass
-class StepRecord:
-    """One finished optimizer attempt; the writer adds the digests over its rows. Not frozen, as one is made a step."""
+class StepRecord(NamedTuple):
+    """One finished optimizer attempt; the writer adds the digests over its rows."""
 
     step: int
     stream: int
     optimizer: int
     """Id in table "optimizers"."""
-    count: int
+    own_count: int
+    """Attempts of this optimizer before this one."""
     skipped: int
     """0 no, 1 yes, 2 not known."""
     backwards: int
@@ -278,12 +278,11 @@ class ChunkFile(NamedTuple):
     """XXH3-64 of the encoded bytes, 16 hex digits."""
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """The rows that one commit wrote of a stream."""
 
-    index: int
-    """Number of the chunk in ``rows`` and ``cells``."""
+    chunk: int
+    """Number in ``rows`` and ``cells``."""
     first: int
     rows: int
     sections: tuple[int, int, int, int]

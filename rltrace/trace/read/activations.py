@@ -106,7 +106,7 @@ class ActivationArrays:
     def _digest_files(self) -> Mapping[int, tuple[ChunkFile, int]]:
         """Chunks of ``activations/digests`` by number, with their number of digests."""
         return {
-            part.digests.chunk + i: (file, min(DIGEST_CHUNK, part.digests.count - i * DIGEST_CHUNK))
+            part.digests.chunk + i: (file, min(DIGEST_CHUNK, part.digests.rows - i * DIGEST_CHUNK))
             for part in self._parts
             for i, file in enumerate(part.digests.files)
         }
@@ -159,17 +159,17 @@ class Activations:
     @property
     def call_count(self) -> int:
         """Number of calls in the journal."""
-        return sum(part.calls.count for part in self._parts)
+        return sum(part.calls.rows for part in self._parts)
 
     @property
     def tensor_count(self) -> int:
         """Number of tensors in the journal."""
-        return sum(part.tensors.count for part in self._parts)
+        return sum(part.tensors.rows for part in self._parts)
 
     @property
     def digest_count(self) -> int:
         """Number of digests in the journal; equal tensors share theirs."""
-        return sum(part.digests.count for part in self._parts)
+        return sum(part.digests.rows for part in self._parts)
 
     def calls(self, stream: int) -> Sequence[ModuleCall]:
         """The readable module calls of one stream, in the order of their start."""

@@ -18,10 +18,9 @@ from rltrace.trace.format.arrays import SERIES, STEPS, ArraySpec
 from rltrace.trace.format.chunk_codec import CodecError, rows_from_text
 from rltrace.trace.format.files import FileRequest, TraceStore, UnreadableError
 from rltrace.trace.format.journal import Record
-from rltrace.trace.format.records import MAX_COUNT, ArrayPart
+from rltrace.trace.format.records import MAX_COUNT, ArrayPart, StepPart, add_step_part, parse_step_part
 from rltrace.trace.format.rows import ChunkFile
 from rltrace.trace.format.schema import Sample, Step
-from rltrace.trace.write.packers import StepPart, add_part, parse_part
 
 
 class Counter:
@@ -75,7 +74,7 @@ def read_rows(
     for part in parts:
         for i, file in enumerate(part.files):
             try:
-                rows = min(spec.chunk[0], part.count - i * spec.chunk[0])
+                rows = min(spec.chunk[0], part.rows - i * spec.chunk[0])
                 found.append(read_chunk(folder, base, spec, file, counter)[:, :rows].T)
             except UnreadableError as error:
                 lost(str(error))
@@ -133,7 +132,7 @@ class IncrementalArray:
 
     def add_record(self, record: Record) -> None:
         """Add the part of a journal record. Raises ValueError, KeyError or TypeError."""
-        add_part(self.parts, parse_part(record, self.spec, self.noun))
+        add_step_part(self.parts, parse_step_part(record, self.spec, self.noun))
 
     @cached_property
     def all(self) -> NDArray[np.uint64]:
@@ -172,9 +171,9 @@ class IncrementalArray:
 
     def _stored(self, part: StepPart) -> NDArray[np.uint64]:
         if part.file is None:
-            return rows_from_text(self.spec, part.text, part.count)
+            return rows_from_text(self.spec, part.text, part.rows)
         chunk = _read_chunk(self._folder, self._base, self.spec, part.file, self._counter)
-        rows: NDArray[np.uint64] = chunk[:, : part.count].T.copy()  # a view would keep the whole chunk
+        rows: NDArray[np.uint64] = chunk[:, : part.rows].T.copy()  # a view would keep the whole chunk
         return rows
 
     def _none(self) -> NDArray[np.uint64]:

@@ -27,9 +27,11 @@ from rltrace.trace.format.records import (
     LinkFault,
     OptimizerStart,
     SourceLines,
+    StepPart,
     ValuePart,
     ValueRequest,
     add_activations,
+    add_values,
     check_facts,
     check_fields,
     chunk_files,
@@ -45,7 +47,6 @@ from rltrace.trace.format.records import (
     parse_value_request,
     parse_values,
 )
-from rltrace.trace.format.records import add_part as add_values
 from rltrace.trace.format.root import COMPLETE, DAMAGED, JOURNAL, KILLED, NEVER_RECORDED, RUNNING, STOPPED
 from rltrace.trace.format.rows import ChunkFile, Rows
 from rltrace.trace.format.schema import Step
@@ -58,7 +59,6 @@ from rltrace.trace.read.chunks import Counter, Samples, StoredAttempts, read_ahe
 from rltrace.trace.read.names import Words
 from rltrace.trace.read.stream import StreamTrace
 from rltrace.trace.read.values import Values
-from rltrace.trace.write.packers import StepPart
 
 # --- journal ----------------------------------------------------------------------------------------------------------
 #
@@ -199,8 +199,8 @@ class JournalContent(ABC):
     def _read_commit(self, record: Record) -> None:
         stream = self._stream(number(record, "stream", MAX_STREAMS))
         segment = parse_segment(record)
-        last = stream.segments[-1].index if stream.segments else -1
-        if segment.first < stream.rows or segment.index <= last:
+        last = stream.segments[-1].chunk if stream.segments else -1
+        if segment.first < stream.rows or segment.chunk <= last:
             raise ValueError("its rows exist already")
         if segment.first > stream.rows:
             stream.add_hole(stream.rows, segment.first - stream.rows, LOST_RECORD)
@@ -502,7 +502,7 @@ class ProcessTrace(JournalContent):
     @property
     def step_count(self) -> int:
         """Number of attempts in the journal, readable or not."""
-        return sum(part.count for part in self.step_parts)
+        return sum(part.rows for part in self.step_parts)
 
     @property
     def has_all_steps(self) -> bool:
@@ -538,7 +538,7 @@ class ProcessTrace(JournalContent):
         if self.journal.alive:
             return
         for stream in self._streams.values():
-            later = (stream.segments[-1].index if stream.segments else -1) + 2
+            later = (stream.segments[-1].chunk if stream.segments else -1) + 2
             key = f"{self.base}/streams/{stream.index}/{ROWS.name}/{ROWS.key(later)}"
             own = f"{self.base}/{JOURNAL}"
             if self._folder.holds(key) and self._folder.size(own) == self.journal.length:

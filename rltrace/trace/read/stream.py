@@ -112,7 +112,7 @@ class StreamTrace:
 
     def read_ahead(self, segments: Iterable[Segment]) -> None:
         """These segments are read next."""
-        files = [segment.files for segment in segments if segment.index not in self._cache]
+        files = [segment.files for segment in segments if segment.chunk not in self._cache]
         for place, spec in enumerate((ROWS, CELLS)):
             read_ahead(self._folder, self._base, spec, [both[place] for both in files])
 
@@ -123,9 +123,9 @@ class StreamTrace:
     def read_segment(self, segment: Segment) -> Rows:
         """All rows of one segment. Raises HoleError."""
         self.read_ahead([segment])
-        cached = self._cache.get(segment.index)
+        cached = self._cache.get(segment.chunk)
         if cached is not None:
-            self._cache.move_to_end(segment.index)
+            self._cache.move_to_end(segment.chunk)
             return cached
         try:
             rows = self._decode(segment)
@@ -133,7 +133,7 @@ class StreamTrace:
             self.add_hole(segment.first, segment.rows, str(error))
             rows_text = f"rows {segment.first} to {segment.stop - 1} of {self.name}"
             raise HoleError(f"{rows_text} cannot be read: {error}") from None
-        self._cache[segment.index] = rows
+        self._cache[segment.chunk] = rows
         if len(self._cache) > CACHED_SEGMENTS:
             self._cache.popitem(last=False)
         return rows

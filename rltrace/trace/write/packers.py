@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,7 +20,6 @@ from rltrace.trace.format.arrays import (
     ACTIVATION_CALLS,
     ACTIVATION_DIGESTS,
     ACTIVATION_TENSORS,
-    STEPS,
     VALUE_BYTES,
     VALUE_INDEX,
     ArraySpec,
@@ -34,8 +32,6 @@ from rltrace.trace.format.records import (
     LeftOut,
     ValuePart,
     activations_record,
-    chunk_files,
-    number,
     values_record,
 )
 from rltrace.trace.format.row_hashes import Chains
@@ -97,67 +93,16 @@ class RowPacker:
         return records
 
 
-@dataclass(frozen=True)
-class StepPart:
-    """Adjacent rows of ``steps`` or ``series``, as the journal describes them."""
-
-    first: int
-    """Number of the first row in the process."""
-    count: int
-    chunk: int | None
-    """Number of their chunk; None: their journal record holds them."""
-    file: ChunkFile | None
-    text: str = ""
-    journal_parts: tuple[StepPart, ...] = ()
-    """Of a chunk: the parts in earlier journal records that hold its rows, too."""
-
-    @property
-    def stop(self) -> int:
-        return self.first + self.count
-
-
-def parse_part(record: Record, spec: ArraySpec = STEPS, counted: str = "steps") -> StepPart:
-    """The part of a journal record of rows of ``spec``; ``counted``: the field with their number.
-
-    Raises ValueError, KeyError or TypeError.
-    """
-    first, count = number(record, "first"), number(record, counted, spec.chunk[0])
-    if not count:
-        raise ValueError(f"it describes no {counted}")
-    if "rows" in record:
-        if not isinstance(record["rows"], str):
-            raise ValueError('"rows" is not text')
-        return StepPart(first, count, None, None, record["rows"])
-    files = chunk_files(record, spec.name, spec)
-    if len(files) != 1:
-        raise ValueError(f"{counted} are one chunk a record")
-    return StepPart(first, count, number(record, "chunk"), files[0])
-
-
-def add_part(parts: list[StepPart], part: StepPart) -> None:
-    """Append a part; a chunk replaces the parts in journal records that hold its rows."""
-    end = len(parts)
-    if part.chunk is not None:
-        while end and parts[end - 1].chunk is None and parts[end - 1].first >= part.first:
-            end -= 1
-        last = next((p.chunk for p in reversed(parts) if p.chunk is not None), -1)
-        if part.chunk <= last:
-            raise ValueError("its chunk exists already")
-    if end and part.first < parts[end - 1].stop:
-        raise ValueError("its steps exist already")
-    inside = tuple(old for old in parts[end:] if old.stop <= part.stop)
-    parts[end:] = [replace(part, journal_parts=inside) if inside else part]
-
-
 # --- pending steps ----------------------------------------------------------------------------------------------------
 #
 # Ended steps, until their rows are written and the digests of these rows are known.
 
 
-@dataclass
 class _PendingStep:
-    record: StepRecord
-    filled: list[int] | None = None
+    def __init__(self, record: StepRecord) -> None:
+        self.record = record
+        self.row: list[int] | None = None
+        """None: not filled in yet."""
 
 
 class PendingSteps:
@@ -183,16 +128,16 @@ class PendingSteps:
     def fill(self, stream: int, chains: Chains) -> None:
         """Fill in the steps of the stream that end at the current row of its chains."""
         for step in self._unfilled[stream].pop(chains.rows, ()):
-            step.filled = _fill(step.record, chains)
+            step.row = _fill(step.record, chains)
 
     def pop_ready(self, streams: Sequence[Chains], *, give_up: bool = False) -> NDArray[np.uint64]:
         """Remove the ready steps; returns their rows. ``give_up``: all steps, unfilled ones as not recorded."""
         ready = []
         for stream, chains in enumerate(streams):
             self.fill(stream, chains)
-        while self._steps and (self._steps[0].filled is not None or give_up):
+        while self._steps and (self._steps[0].row is not None or give_up):
             step = self._steps.popleft()
-            ready.append(step.filled or _fill(step.record, streams[step.record.stream], complete=False))
+            ready.append(step.row or _fill(step.record, streams[step.record.stream], complete=False))
         return np.array(ready, np.uint64).reshape(-1, len(Step))
 
 
@@ -205,7 +150,7 @@ def _fill(record: StepRecord, chains: Chains, *, complete: bool = True) -> list[
     row[Step.STEP] = record.step
     row[Step.STREAM] = record.stream
     row[Step.OPTIMIZER] = record.optimizer
-    row[Step.COUNT] = record.count
+    row[Step.COUNT] = record.own_count
     row[Step.SKIPPED] = record.skipped
     row[Step.BACKWARDS] = record.backwards
     row[Step.ENVIRONMENT_STEPS] = record.environment_steps

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +69,7 @@ def test_steps_that_lie(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A steps array that is valid in itself and has other digests than the rows is found out."""
     whole = packers._fill
     monkeypatch.setattr(
-        packers, "_fill", lambda *a, **k: whole(replace(a[0], end_row=0), *a[1:], **k)[:9] + [7] * (len(Step) - 9)
+        packers, "_fill", lambda *a, **k: whole(a[0]._replace(end_row=0), *a[1:], **k)[:9] + [7] * (len(Step) - 9)
     )
     writer = ProcessWriter.open(trace, {"name": "main"})
     writer.stream("main")
