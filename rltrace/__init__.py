@@ -12,8 +12,6 @@ The library's public surface; importing it imports no torch:
 ``step``, ``phase`` and ``watch`` do nothing outside a recording, so they may stay in a program.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext

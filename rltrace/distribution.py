@@ -1,7 +1,5 @@
 """How rltrace is installed: its version, and what installs the same one for another Python."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from importlib.metadata import PackageNotFoundError, distribution, version

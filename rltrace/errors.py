@@ -3,8 +3,6 @@
 The message of each says what happened, where, and what to do about it. Nothing here prints or exits.
 """
 
-from __future__ import annotations
-
 
 class RltraceError(Exception):
     """Base of all errors that a user can act on."""

@@ -4,8 +4,6 @@ Owns how values are written and read back. Knows none of the classes: a class ha
 that are keys too in ``COMPUTED``, or all keys in ``KEYS``; of fields in ``MERGED`` the keys are written in their place.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass

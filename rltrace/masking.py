@@ -4,8 +4,6 @@ Owns which values look like secrets, and ``~`` for the home folder. Standard lib
 hiding; a secret in an argument with an ordinary name may still be recorded.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Owns which facts are part of identity and which are for display only. A key neve
 path, a line number, a bytecode offset or the order of first use. Imports no torch.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from functools import lru_cache

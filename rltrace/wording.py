@@ -1,7 +1,5 @@
 """Counts, lists and sentences in English. Pure functions, which every layer may use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

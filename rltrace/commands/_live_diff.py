@@ -1,7 +1,5 @@
 """``rltrace record --against``: the options of the run, what is said while it runs, and the report at its end."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

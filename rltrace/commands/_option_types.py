@@ -211,7 +211,7 @@ def verb(
     own = {each.name: each for each in fields(arguments)}  # type: ignore[arg-type]
     classes = [each for each in arguments.__mro__ if "__dataclass_fields__" in vars(each)]
     order = dict.fromkeys(name for each in classes for name in inspect.get_annotations(each))
-    parameters = [own[name].metadata["parameter"](name, str(own[name].type)) for name in order]
+    parameters = [own[name].metadata["parameter"](name, own[name].type) for name in order]
 
     def made(function: Callable[[T], int | None]) -> click.Command:
         def call(**values: Any) -> int | None:

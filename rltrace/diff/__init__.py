@@ -1,7 +1,5 @@
 """Comparing traces: where two recordings of a program first differ, and what kind of difference it is. No torch."""
 
-from __future__ import annotations
-
 from rltrace.diff.base.model import Comparison
 from rltrace.diff.compare import CompareOptions, compare
 

@@ -4,8 +4,6 @@ Says so only where this is so on one side alone, where what they computed is mor
 workers that were started together: those of the next epoch load the same data again.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Raises only where the traces cannot be compared at all; missing, damaged or unfi
 parts become part of the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain

@@ -4,8 +4,6 @@ Digests of lines say which differ; a moved line is no edit. The text of a line i
 holds it, or where the file is still there and the line still has that digest.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

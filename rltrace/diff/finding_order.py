@@ -1,7 +1,5 @@
 """The order of findings in different streams: that in which they happened in a run that has both, where it is known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

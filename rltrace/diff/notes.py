@@ -4,8 +4,6 @@ Kernels are compared by kind of call: those that libraries reported (``library_r
 profiler saw (``launched_calls``). Another kernel alone is no difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ read is what the same op wrote there. They prove nothing where several processes
 are known to have done so before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import numpy as np

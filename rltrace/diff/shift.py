@@ -5,8 +5,6 @@ attempts of the optimizers began with: two runs that begin with equal parameters
 with parameters that the other had after several steps is not either. Decides no cause.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 

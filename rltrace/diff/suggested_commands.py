@@ -1,7 +1,5 @@
 """The next commands after a comparison, the most useful first."""
 
-from __future__ import annotations
-
 from rltrace.command_lines import file_name, file_names, line, record, record_both, record_whole
 from rltrace.diff.base.model import OF_COMPUTING, Cause, Finding, Hole, Pair
 from rltrace.diff.causes.extra_ops import COMPILED

@@ -4,8 +4,6 @@ Owns the order, and which facts select kernels. Facts have flat names (see ``rlt
 listed here come last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from rltrace.diff.base.coverage import LAUNCHES_UNSEEN, MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE

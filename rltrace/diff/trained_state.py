@@ -5,8 +5,6 @@ at every attempt of an optimizer and at the end, and whatever both sides drew is
 is no proof.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ The rows can: a task that another worker took is, unchanged, in another stream o
 streams, so that a difference in one of them is found there.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A false difference would be the worst error, a false agreement the second worst:
 ``unknown``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from rltrace.diff.base.model import Finding, Verdict

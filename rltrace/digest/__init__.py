@@ -21,8 +21,6 @@ independent implementation. Bytes in host memory are digested by the xxhash libr
 nor zarr. A change of the constants or the seed changes the algorithm's name.
 """
 
-from __future__ import annotations
-
 import sys
 from array import array
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 A row's digest is that of a tensor of the same dtype with the shape of the axes along which rows are not counted.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache

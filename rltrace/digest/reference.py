@@ -4,8 +4,6 @@ Where a fast path and this file disagree, the fast path is wrong. Follows the XX
 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md) step by step. For tests; never for recording.
 """
 
-from __future__ import annotations
-
 from rltrace.digest import PAGE_BYTES, SECRET
 
 _MASK = (1 << 64) - 1

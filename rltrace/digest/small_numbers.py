@@ -5,8 +5,6 @@ of two, and decimals of up to four digits), or one of the small seeds of a gener
 drawn from. Of another number, or another state, nothing is known.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache, lru_cache

@@ -7,8 +7,6 @@ needed jointly (rddmin: Févotte and Lathuilière, "Debugging and optimization o
 one-minimal: without any one of its classes the run is not repaired.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import Generic, TypeVar

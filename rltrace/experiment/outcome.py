@@ -4,8 +4,6 @@ Owns the result object of ``rltrace confirm``, its JSON, ``rltrace.confirm/1``, 
 file belongs to two traces. Runs and judges nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

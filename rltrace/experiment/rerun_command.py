@@ -3,8 +3,6 @@
 Raises where the trace lacks one of them, as with masked arguments. Runs nothing.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Mapping, Sequence

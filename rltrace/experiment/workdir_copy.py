@@ -3,8 +3,6 @@
 Owns what is copied, shared by a link, or left out. Never changes the folder that it copies.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -5,8 +5,6 @@ process, never initialises CUDA, and reads nothing whose reading fixes a setting
 ``start`` when torch has been imported, ``facts`` when ops have run. Every fact is a str, int, float, bool or None.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping

@@ -6,8 +6,6 @@ Versions of cuBLAS are those of the loaded library, which may differ from the in
 neither a handle nor a context. What cannot be read is left out.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

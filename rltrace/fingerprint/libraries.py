@@ -4,8 +4,6 @@ Imports none of them. Reads only what changes nothing: no CUDA initialisation, n
 fixes at their first query (threads, instruction set) are separate from those of its build.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

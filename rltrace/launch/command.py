@@ -3,8 +3,6 @@
 Runs nothing of the command.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

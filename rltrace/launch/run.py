@@ -8,8 +8,6 @@ that is interrupted may wait forever at its exit, for workers that it has not cl
 has been stopped, the others may wait forever for what it would have sent.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

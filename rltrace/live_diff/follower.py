@@ -10,8 +10,6 @@ another order, uninitialised memory that training did not use) is decided as a s
 whole traces as well.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum

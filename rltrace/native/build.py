@@ -3,8 +3,6 @@
 Owns the compiler and its flags. Never runs within a recorded program.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Owns what a library must have been built for. Runs in the recorded program and i
 nor the recorder, starts no process, and loads nothing that was built for something else.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -4,8 +4,6 @@ Owns the grammar: a row as ``rltrace diff`` and ``rltrace ops`` print it (``1234
 rank0/main``, ``1,234 (A), 1,236 (B) of rank0/main``), or a selector that matches exactly one op. Never prints.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext

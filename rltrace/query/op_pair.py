@@ -3,8 +3,6 @@
 Owns the description of a pair of rows, or of a row on one side only. Decides no verdict. Never prints.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

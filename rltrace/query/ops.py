@@ -4,8 +4,6 @@ Owns the description of one row (``OpLine``). Reads a segment at a time, so memo
 are one ``HoleLine``. Never prints.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise

@@ -3,8 +3,6 @@
 Owns how an op's tensors are paired; ``diff.metrics.distances`` measures them. Decides no verdict. Never prints.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import chain, repeat
 

@@ -4,8 +4,6 @@ Owns what is kept of each verb's result, and its form as a workflow command of G
 line of the checkout a recorded call site is. Computes nothing, never prints.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Sequence

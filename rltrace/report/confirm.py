@@ -1,7 +1,5 @@
 """The document of an experiment's outcome, and the runs that ``rltrace confirm`` is about to make."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from rltrace.diff.base.model import Verdict

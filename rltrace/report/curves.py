@@ -3,8 +3,6 @@
 Owns words, not their layout. Pure functions over the objects of ``rltrace.diff.base.model``.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

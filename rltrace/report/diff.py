@@ -3,8 +3,6 @@
 Owns the facts that all of its reports show: which, their order and their words.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Reads tables, journals and steps, never ops.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

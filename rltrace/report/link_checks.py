@@ -1,7 +1,5 @@
 """What ``record --check-links`` found, in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

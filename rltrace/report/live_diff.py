@@ -1,7 +1,5 @@
 """The result of a live comparison with A: what is written as JSON, and what is narrated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar

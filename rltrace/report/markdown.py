@@ -4,8 +4,6 @@ Owns what is cut, and escaping for GitHub: recorded text is in code spans and fe
 link, a tag or a table's border. Chooses no fact.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 

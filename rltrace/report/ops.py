@@ -4,8 +4,6 @@ Owns the order of the fields. Fields of a text line are separated by two or more
 every line splits the same way.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from rltrace.json import to_json

@@ -5,8 +5,6 @@ passwords always are. Redacts the objects before they are laid out, so no form o
 hidden; source lines and logged numbers stay, as a report is about them.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The injections of ``rltrace replay``: what is written as JSON, and the lines that are narrated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

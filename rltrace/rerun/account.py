@@ -4,8 +4,6 @@ Owns the journal record ``injection`` of each process, and the sum of several. W
 torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar

@@ -4,8 +4,6 @@ Owns the meaning of table "scalars", which ``recorder.core.calls`` writes. Argum
 storage, a process group) are refused by name.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

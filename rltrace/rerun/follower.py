@@ -3,8 +3,6 @@
 Makes none itself: ops are overwritten by ``values.py``, arrays of JAX replaced by its extension. No torch.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 

@@ -6,8 +6,6 @@ below autograd, after the call site is known and before results are digested, so
 which the program continues.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Owns the two forms of line (oneDNN's run-time controls, "verbose"; oneMKL's ``MK
 threads, which differ between equal calls, are left out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Owns the identity and the label of a kind, and the tally of a replay: for each k
 values differed from A's, their largest distance, and the first of them. No torch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

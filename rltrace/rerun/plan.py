@@ -4,8 +4,6 @@ Owns that identity across runs: stream, step, call site, operator, and occurrenc
 by the attempt before it, which is known while the step runs. No torch.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

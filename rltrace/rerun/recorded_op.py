@@ -4,8 +4,6 @@ Owns what a trace must hold for one (the bytes of all inputs, and the RNG state)
 memory layout of the inputs.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ NumPy. Memory is fresh for each run, with the recorded strides, sharing and alig
 reverted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

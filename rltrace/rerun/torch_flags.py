@@ -5,8 +5,6 @@ settings of a row (``grad_mode``) and of the facts of a process (``flag.cudnn.be
 several switches. Environment variables, which libraries read when they are loaded, are not switches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Random valid rows, for property tests of anything that stores or reads rows."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rltrace.portable_keys import portable_key

@@ -3,8 +3,6 @@
 Owns no state. Screens use only this Protocol, so none of them imports the application.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Protocol, cast
 

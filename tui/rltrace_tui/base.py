@@ -3,8 +3,6 @@
 Owns navigation between screens. Never writes to a trace.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Owns glyphs and scales within a width. Pure functions: no widget, no reading.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Owns which curve is shown, for one run, or for two on one scale.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from textual.screen import Screen

@@ -4,8 +4,6 @@ Owns all reading of traces. Streams are read under their browser's lock, as work
 time. Knows no widget.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

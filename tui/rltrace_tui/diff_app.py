@@ -3,8 +3,6 @@
 Owns the worker of the comparison, its messages, and the result of the application.
 """
 
-from __future__ import annotations
-
 from time import monotonic
 
 from textual import work

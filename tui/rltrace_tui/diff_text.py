@@ -3,8 +3,6 @@
 Owns glyphs and layout within a width. Pure functions: no widget, no reading.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Owns which recorded path is tried.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """The help screen: what the focused pane shows, and its keys."""
 
-from __future__ import annotations
-
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll

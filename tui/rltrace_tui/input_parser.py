@@ -3,8 +3,6 @@
 Pure functions; invalid input raises a SelectorError that points at the character.
 """
 
-from __future__ import annotations
-
 import re
 
 from rltrace.errors import SelectorError

@@ -1,7 +1,5 @@
 """Messages from workers to the screens of ops."""
 
-from __future__ import annotations
-
 from textual.message import Message
 
 from rltrace.diff.display.segments import Piece

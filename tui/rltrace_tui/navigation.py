@@ -3,8 +3,6 @@
 Owns the searches and their workers; the screen shows the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual import work

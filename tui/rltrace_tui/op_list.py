@@ -4,8 +4,6 @@ Owns drawing and the cursor. Draws only lines on the screen, so their number doe
 and an unread row is a placeholder.
 """
 
-from __future__ import annotations
-
 from rich.segment import Segment
 from rich.style import Style
 from textual import work

@@ -1,7 +1,5 @@
 """The third screen: one op on both sides, with the ops upstream of its inputs."""
 
-from __future__ import annotations
-
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding

@@ -3,8 +3,6 @@
 Owns layout within a width. Pure functions: no widget, no reading.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 

@@ -1,7 +1,5 @@
 """The second screen: the runs op by op, folded where they are identical (of one trace: step by step)."""
 
-from __future__ import annotations
-
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding

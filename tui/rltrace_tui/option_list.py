@@ -3,8 +3,6 @@
 Owns a workaround: Textual's list fails on page keys while the terminal is too small to show options that were added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from textual.app import ComposeResult

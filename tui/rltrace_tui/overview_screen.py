@@ -1,7 +1,5 @@
 """The first screen: the search while it runs, then the verdict, its evidence, and a timeline of steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from textual.app import ComposeResult

@@ -3,8 +3,6 @@
 Owns wrapping on resize, and the pane's help text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual.containers import VerticalScroll

@@ -1,7 +1,5 @@
 """The one-line prompt at the foot of a screen; errors are shown below the character."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual.app import ComposeResult

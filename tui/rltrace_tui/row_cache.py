@@ -3,8 +3,6 @@
 Owns the cached rows. The screen calls ``get``, a worker ``fill``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 

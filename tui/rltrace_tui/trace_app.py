@@ -3,8 +3,6 @@
 Owns the worker that reads the trace.
 """
 
-from __future__ import annotations
-
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding

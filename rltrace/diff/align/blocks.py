@@ -4,8 +4,6 @@ Step numbers are not compared: one more attempt of another optimizer would shift
 alone makes are not counted. Reads the ``steps`` tables, and few rows after such an attempt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ values stay. A pair with different values must read what matched ops wrote, or m
 otherwise it is one op of A and another of B, and no difference of values.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

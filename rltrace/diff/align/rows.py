@@ -6,8 +6,6 @@ and aligned by linear-space Myers under a budget. Rows left over are matched by 
 alignment is "unsure"; it never guesses. Uses only tokens and links; memory is linear in the range, plus one table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property

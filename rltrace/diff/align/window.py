@@ -3,8 +3,6 @@
 Owns the order in which that is done, and where a window is cut.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

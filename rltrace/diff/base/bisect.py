@@ -5,8 +5,6 @@ bisecting those would be wrong. Reads only the rows between the last equal and t
 names a row after an unreadable hole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

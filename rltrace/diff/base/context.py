@@ -1,7 +1,5 @@
 """What the classification of a pair of rows knows besides the pair: both streams, their matching, the settings."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Damaged rows and runs that ended early are reported elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

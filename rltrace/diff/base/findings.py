@@ -3,8 +3,6 @@
 Owns its display: op, site, module, step and optimizer count, kernel text, digests as hex. Decides nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import zip_longest
 

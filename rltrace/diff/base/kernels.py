@@ -1,7 +1,5 @@
 """Comparison of kernel evidence: whether another kernel ran an op on the other side."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain

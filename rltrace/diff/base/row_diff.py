@@ -4,8 +4,6 @@ Row hashes only select the pairs to compare; this comparison decides. A digest t
 a step, the start of a window) is no difference; only facts that both sides recorded can differ.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

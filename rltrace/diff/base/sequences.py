@@ -4,8 +4,6 @@ Pure functions of NumPy arrays and lists, independent of traces. Sources: E. W. 
 Algorithm and Its Variations" (1986), section 4b (linear space); patience sorting for the increasing subsequence.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Owns what each kind of token means. Two rows are equal in a respect where their tokens of that kind are equal.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

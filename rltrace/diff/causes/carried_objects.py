@@ -5,8 +5,6 @@ checkpoint may be made anywhere between two attempts, and loaded after the first
 where they are still behind after an attempt, or begin with a later count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ a load. Equal bytes are equal state; other bytes are state that was not restored
 first draw from it, an environment at its first event, and data read at another position in the first step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Owns the order of the causes. A cause rests on facts that both sides recorded; w
 Pairs come in execution order: all matched pairs before are assumed equal, except for uninitialised memory.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 

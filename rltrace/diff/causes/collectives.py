@@ -4,8 +4,6 @@ Owns which operators these are, the direction of their data, and how they are co
 group is the same collective in all members. Reads one stream at a time; ``happened_before`` relates several.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -6,8 +6,6 @@ data that differs goes back to the event with these very bytes; else to the even
 environment differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile

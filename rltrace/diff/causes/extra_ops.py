@@ -3,8 +3,6 @@
 An extra op is harmful if it drew from a generator, or if what the first matched op that differs reads depends on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@ Clipping small gradients is one of them: it multiplies by one, and often no dige
 gradient may be a view of what the backward pass returned.
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 from rltrace.diff.base.findings import RowAt

@@ -8,8 +8,6 @@ does not know more: no ATen operator carries ``torch.Tag.nondeterministic_bitwis
 an op to see what makes it repeat.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rltrace.diff.base.model import OF_COMPUTING, Cause, Finding

@@ -4,8 +4,6 @@ Says of an input that differs whether the op was called on another tensor, which
 side wrote. Decides no verdict: that the input differs is known by then.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

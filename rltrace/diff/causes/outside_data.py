@@ -4,8 +4,6 @@ A clock that is logged, or an environment that is reset before it is seeded, dif
 difference that training follows from. Followed through tensors alone: Python may act on a number that it reads.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from rltrace.diff.align.window import unequal_pairs

@@ -5,8 +5,6 @@ not an op reads it. Nor do ops that compute with what such an op returned, where
 proves that training did not use it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ They are known in two ways. ``record --check-links`` names each of them. Without
 writer is known shows one, where the digest is another than that of what the writer left there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Owns the order of the lines and which of them are folded. It is built from diges
 opened, and then only rows of that piece. Decides no verdict: the findings of a comparison are an argument.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace

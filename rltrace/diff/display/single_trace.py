@@ -3,8 +3,6 @@
 Steps are summarised without reading rows. The scalars are sampled as those of two traces are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ arrays. The ULP distance here is the number of representable numbers from one to
 point numbers", 2012): 1 for neighbours, 0 for +0 and -0; it does not shrink where a rounding crosses a power of two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import zip_longest

@@ -4,8 +4,6 @@ Owns what a step is called from its digests alone, the sampling of numbers (a la
 evenly over it, never whole). Decides no verdict.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum

@@ -3,8 +3,6 @@
 Owns the result for one pair of streams; decides nothing about the traces as wholes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 Distinguishes a run that ended earlier, a trace that is not finished, and a few harmless ops at the very end.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

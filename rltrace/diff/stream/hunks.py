@@ -1,7 +1,5 @@
 """Hunks: runs of ops on one side only, or reordered. All are counted, the first hundred are listed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import pairwise
 

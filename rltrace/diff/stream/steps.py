@@ -4,8 +4,6 @@ Finds the first step whose parameters, gradients or RNG states differ. Needs onl
 traces of any level with these digests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The digest on a GPU: its kernels (``kernels``) and their compilation (``compiler``). Imports no torch."""
 
-from __future__ import annotations
-
 from typing import Final
 
 WARPS: Final = 1

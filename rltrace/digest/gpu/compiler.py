@@ -5,8 +5,6 @@ kernels, the compiler's output is not printed, and a compiler that aborts ends o
 compiled kernels.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import importlib.util

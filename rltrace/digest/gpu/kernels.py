@@ -13,8 +13,6 @@ The names of the kernels identify rltrace in the program's profiles.
 # mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls
 # (Triton would take annotations as part of the kernel.)
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

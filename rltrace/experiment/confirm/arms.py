@@ -5,8 +5,6 @@ B runs with A's values at every op (lockstep), which lists all kinds of op that 
 values at these kinds only, and at fewer and fewer of them; then A runs with B's values at the kinds that are left.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sentences of an experiment, and its kinds of op as ``OriginClass``. Pure functions; decides nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rltrace.diff.base.model import Comparison, Finding

@@ -4,8 +4,6 @@ Owns the working folder: finished runs and trials are noted there, and an interr
 Compares nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ Owns the commands that are suggested before an experiment and after it: those fo
 that says so, and their paths are those of this one. Raises where something that is needed is not known. Runs nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

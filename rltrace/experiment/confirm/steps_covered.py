@@ -3,8 +3,6 @@
 Owns whether two runs diverge at the same place. Pure functions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rltrace.diff.base.model import Cause, Comparison, Finding, Verdict

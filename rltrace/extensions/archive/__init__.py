@@ -1,7 +1,5 @@
 """Traces that are kept and moved: verified, and read at URLs."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from rltrace.extension import Extension, Verb

@@ -1,7 +1,5 @@
 """The document of a verification."""
 
-from __future__ import annotations
-
 from rltrace.diff.base.model import Verdict
 from rltrace.extensions.archive.verify import CheckedProcess, Verification
 from rltrace.report.document import Document, Fact

@@ -3,8 +3,6 @@
 Owns the list of possible damage and of harmless leftovers. Reads everything and changes nothing.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What selects kernels in a process, and what may give other bits in a second run, or on another machine."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from rltrace.extension import Extension, Verb

@@ -7,8 +7,6 @@ determinism and on persisted autotuning with the texts of its flags, the documen
 ``jax.lax.Precision``, and measurements of this project (docs/guide/kernels.md). None of them was made on a GPU.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

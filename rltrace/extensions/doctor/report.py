@@ -1,7 +1,5 @@
 """What selects the kernels of a process, and sources of nondeterminism: what is printed as JSON, and its document."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

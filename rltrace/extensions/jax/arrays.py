@@ -4,8 +4,6 @@ Owns the checks before an array is replaced. JAX never writes an array twice, so
 theirs. Imports no torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ Owns that node, the hook and the place in the closure, and what all calls of one
 is unpickled as an ordinary one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import threading

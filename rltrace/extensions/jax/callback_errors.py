@@ -4,8 +4,6 @@ XLA puts the stack of the thread into the error's text, with the recorder's fram
 raises a ValueError, any other a JaxRuntimeError; a recorded one of a function with callbacks is never served.
 """
 
-from __future__ import annotations
-
 import dis
 import re
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Owns the library with that call, how it is called from a traced function, and th
 compiled by ``rltrace build-engine``; without it, and on other platforms than a CPU, the host digests arrays.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Sequence

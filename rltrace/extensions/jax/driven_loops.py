@@ -4,8 +4,6 @@ Owns when a function can be driven, how it is compiled in parts and compared wit
 runs. How a function is cut is in ``loops.py``, how values within its programs are read in ``read_calls.py``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial

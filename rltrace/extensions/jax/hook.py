@@ -5,8 +5,6 @@ Derivatives and ``vmap`` are already in what is called. The loop of a function t
 (``driven_loops.py``), or values within it are read; of any other function, the boundary is recorded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

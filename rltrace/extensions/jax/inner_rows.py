@@ -6,8 +6,6 @@ its loop. They are in a stream of their own: two traces that have other values i
 calls and iterations are compared still.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Loads nothing, and imports no JAX.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

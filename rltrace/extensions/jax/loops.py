@@ -8,8 +8,6 @@ the function computes from constants alone is computed again in each of the thre
 the body (a division by one becomes a product), which it could not do with an argument.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any

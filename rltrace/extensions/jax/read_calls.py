@@ -4,8 +4,6 @@ Owns how such a program is compiled and called, and when a function without a lo
 chosen in ``fusions.py``, and what a row within says is in ``inner_rows.py``.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial

@@ -5,8 +5,6 @@ caller, so every input that is an array was read. A result may be digested later
 one is committed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain

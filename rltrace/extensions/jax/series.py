@@ -4,8 +4,6 @@ Owns the samples until they are committed, and how an array becomes a number: by
 operation of JAX, and never fails a callback of the program.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import threading

@@ -3,8 +3,6 @@
 Owns which they are, and the moment at which they are copied: what a call takes before it runs, since it may be donated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

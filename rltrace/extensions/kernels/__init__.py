@@ -1,7 +1,5 @@
 """What ran for each kind of call: asked of oneDNN and MKL, and recorded by torch's profiler on a GPU."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from rltrace.extension import Extension, Verb

@@ -6,8 +6,6 @@ shapes, strides and alignment, under the same settings and number of threads, wh
 output is redirected to a file. Each answer is a line in another file, so that a crash loses none.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Code outside torch that computes with tensors: kernels of Triton, C functions, functions of extension modules."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from rltrace.extension import Extension

@@ -6,8 +6,6 @@ something unknown may be written; where a store's address comes from no paramete
 Nothing is imported that the program does not import, and a call gets the arguments that the program passed.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

@@ -1,7 +1,5 @@
 """A comparison as one page of HTML, or as Markdown, to attach to an issue."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from rltrace.extension import Extension, Verb

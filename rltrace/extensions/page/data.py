@@ -4,8 +4,6 @@ Owns which rows are read beside the comparison; never reads a whole trace. Rows 
 the reason. Decides no verdict, lays nothing out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime

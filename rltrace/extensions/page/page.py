@@ -4,8 +4,6 @@ Owns the order of sections, the page's head, and the table of ops around the fin
 ``details``. A policy in the page forbids everything but its style sheet, which is identified by its digest.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ width while text and lines keep their size: an inner drawing has fixed coordinat
 one. Each has a title and a description in words. Shapes show everything that colours show. Reads nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

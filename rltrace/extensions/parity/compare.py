@@ -3,8 +3,6 @@
 Owns the order of the work, the rule of the verdict, and what to run next. Never prints.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

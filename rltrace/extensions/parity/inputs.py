@@ -4,8 +4,6 @@ Owns which calls are A's and which are B's, and the errors where that is unclear
 calls without gradient, and calls with.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

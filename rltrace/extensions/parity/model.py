@@ -4,8 +4,6 @@ Owns the words, and the JSON ``rltrace.compare/1``: its keys are these fields. A
 generator; B is the trainer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar

@@ -5,8 +5,6 @@ checkpoints) are left out of names. Where paths begin differently, the two subtr
 are matched; where two such choices agree equally, none is made, and ``Naming.ambiguous`` reports it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

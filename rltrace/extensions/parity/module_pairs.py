@@ -4,8 +4,6 @@ Owns which tensors of two modules are compared (those of the same name, else in 
 Measures no distances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

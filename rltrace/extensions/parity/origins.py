@@ -5,8 +5,6 @@ Owns which modules are origins: none whose submodule is one, but also those whos
 them. Where no module's outputs diverge first, the origin is the module around the first inputs that differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

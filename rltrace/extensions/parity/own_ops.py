@@ -3,8 +3,6 @@
 Owns which ops are a module's, which are the same on both sides, and what a reason is called.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod

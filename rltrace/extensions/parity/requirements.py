@@ -3,8 +3,6 @@
 Owns the words and the limits. Without a requirement, bitwise equality is required.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

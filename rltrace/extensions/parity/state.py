@@ -17,8 +17,6 @@ does. B is then explained where it differs from A by no more than ``FACTOR`` tim
 An update is computed element by element, without sums: what it is allowed follows from the gradient's bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -5,8 +5,6 @@ earlier ones of its sequence, padding aside. So a token's key is a digest of its
 have equal activations, whatever the batch, the padding or the cache.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Whether a program still computes the same: in several runs, as in its lock, and in tests whose runs have to agree."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from rltrace.extension import Extension, Verb

@@ -4,8 +4,6 @@ Owns the plan of the runs and which traces are kept: the first of each group, an
 it ends, and its trace is removed at once if it equals an earlier one. Runs are compared by ``rltrace.diff``.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A lock has no ops to compare with. Where a step differs, the commands are given 
 lock still holds, and compare them.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -5,8 +5,6 @@ results have the same bits, which may differ where ``==`` holds (0.0 and -0.0) a
 itself). Knows no pytest.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import shutil

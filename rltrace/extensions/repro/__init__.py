@@ -1,7 +1,5 @@
 """Ops, modules and steps run again outside of their run: a step alone, an op as a script, or under every setting."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from rltrace.extension import Extension, Verb

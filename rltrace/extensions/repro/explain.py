@@ -4,8 +4,6 @@ Each setting (then pairs, if no single one suffices) gets a separate process, as
 process starts: the script that ``rltrace repro`` writes. ``kernel_settings`` lists the settings.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -6,8 +6,6 @@ changed, so that there is one implementation. Memory is stored as bytes, which r
 inputs that share a storage.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ the recorded layout at its recorded place. No program runs: what it decided, and
 recorded.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The documents of ops that were run again: one under every setting that was tried, with its JSON, or all of steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

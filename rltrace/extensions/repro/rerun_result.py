@@ -1,7 +1,5 @@
 """What a run of recorded ops gave: where differences begin, and in which kinds of op. Imports no torch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass

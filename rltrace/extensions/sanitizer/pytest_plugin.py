@@ -1,7 +1,5 @@
 """The fixture of pytest that fails where an op does not repeat itself. Imports nothing heavy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """What ``record --repeat`` found: the ops that did not repeat themselves, in words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Logged numbers over time, of one run or several, and gradient scalers that diverge within one."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from rltrace.extension import Extension, Verb

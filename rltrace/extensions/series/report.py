@@ -1,7 +1,5 @@
 """Series of a trace, scalers that diverge, and how two runs diverge: what is printed as JSON, and its documents."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

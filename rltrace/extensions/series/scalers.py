@@ -4,8 +4,6 @@ Owns what a divergence is (another scale after as many updates), its cause, and 
 on the series of one process; reads no row.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ trace or profile function, and the interpreter does not wait for it at shutdown.
 call ``threading.current_thread()``, which would add it to these lists, and must handle its own errors.
 """
 
-from __future__ import annotations
-
 import _thread
 import threading
 import time

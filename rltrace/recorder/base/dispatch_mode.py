@@ -3,8 +3,6 @@
 Owns the place of the mode on torch's stack of modes and nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import MethodType

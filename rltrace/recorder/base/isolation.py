@@ -4,8 +4,6 @@ Where the compiler splits a function at a graph break, it traces everything call
 handlers and hooks. It would compile those, or give up the program's own code because of them.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ another library has replaced it since, that replacement stays, and its calls of 
 original.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence

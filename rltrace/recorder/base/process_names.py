@@ -3,8 +3,6 @@
 Owns where a rank is read from, which programs merely start ranks, and how a program marks its children.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import multiprocessing

@@ -7,8 +7,6 @@ state guard. The rest (``fingerprint.torch_flags``) take some 50 µs to read: th
 combination, at the first step after 1,024 rows and with each full segment of rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

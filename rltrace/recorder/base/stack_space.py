@@ -4,8 +4,6 @@ At the end of the stack (``sys.getrecursionlimit``) any call may raise Recursion
 turns it into other errors (ctypes: ArgumentError). None of these is a failure of the recorder.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 FRAMES: Final = 40

@@ -8,8 +8,6 @@ an operator written in Python may call torch itself.
 Disabling costs some 100 ns, so it is done only where ``has_torch_function``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 Owns the limit and the count of what was left out. Knows nothing of torch.
 """
 
-from __future__ import annotations
-
 import threading
 from abc import ABC, abstractmethod
 from collections import deque

@@ -12,8 +12,6 @@ Not checked: memory that torch did not allocate (NumPy arrays, mapped files, bat
 as they like and which ops digest at every use; memory on devices; memory that a collective is writing; workspaces.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence

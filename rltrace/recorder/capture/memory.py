@@ -9,8 +9,6 @@ Ops that cannot be run again by themselves get no places: collectives, calls of 
 What they leave in memory is recorded where a later op reads it, like all else that comes from outside.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

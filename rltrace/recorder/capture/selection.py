@@ -4,8 +4,6 @@ Owns the translation of a selector into ids of a row. Conditions on names are de
 those on step and occurrence at each row.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from rltrace.recorder.core.op_recorder import OpRecorder

@@ -6,8 +6,6 @@ is copied before. A re-execution also needs where the arguments of an op lay: an
 with another, and kernels choose their loops by alignment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_char, string_at

@@ -4,8 +4,6 @@ Owns the stack walk, and which fields of a frame are identity (portable path, qu
 objects alive, never frames: a frame would keep the program's tensors alive.
 """
 
-from __future__ import annotations
-
 import linecache
 import re
 from collections.abc import Callable, Iterable

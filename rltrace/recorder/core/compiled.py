@@ -5,8 +5,6 @@ not load it. Whether and how something is compiled does not change: the recorder
 compiler skips code of the recorder.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import re

@@ -4,8 +4,6 @@ Owns which ops run in which library, and reads the process's settings. CUDA kern
 ("names"); for other devices it holds only the device type so far.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

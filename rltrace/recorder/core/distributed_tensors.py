@@ -6,8 +6,6 @@ memory that they read and write. An op on distributed tensors has a row before t
 reads nothing and has no results.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, Final

@@ -15,8 +15,6 @@ shifts it (a count), or it is the value of a field whose digest is compared. Val
 form, which does not name them: what a value is says its header, so that no identity rests on its shape.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rltrace.trace.format.schema import Kind

@@ -3,8 +3,6 @@
 Owns those moments and their order. A recording without hooks runs none of this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any, Generic, Protocol, TypeVar

@@ -7,8 +7,6 @@ and counts as written by it; as it may leave some of it as it is, the bytes befo
 written them: then they are no input, and the memory counts as written.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final

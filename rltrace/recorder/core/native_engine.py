@@ -6,8 +6,6 @@ same, cell by cell: an op whose row does not follow from the tables, or that a h
 records the ops of this process, the numbers that the library must share with the recorder, and the facts of the choice.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from _thread import start_new_thread

@@ -3,8 +3,6 @@
 Owns no thread and no file; the session creates it and the committer empties it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType

@@ -5,8 +5,6 @@ reused and holds none of the tensor's memory; so an address never names two stor
 dead storages are dropped never affects a row. A link may be unknown or mixed, never wrong.
 """
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence

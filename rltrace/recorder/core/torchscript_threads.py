@@ -4,8 +4,6 @@ Owns how such ops are recognised. Threads that TorchScript forks inherit the dis
 beside it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 

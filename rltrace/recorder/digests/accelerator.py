@@ -4,8 +4,6 @@ Owns every CUDA-specific call. Another kind of device needs a class like ``CudaA
 ``ACCELERATORS``; without one its digests are not deferred, and the program waits for each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final, Protocol

@@ -5,8 +5,6 @@ thread makes the capture fail. So the recorder's threads enter a lock for either
 inside.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 import weakref

@@ -3,8 +3,6 @@
 Owns the table "layouts". Holds no tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import c_char

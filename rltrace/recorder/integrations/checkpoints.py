@@ -5,8 +5,6 @@ that was loaded, so that runs with other initial weights diverge there, and besi
 ``MAX_BYTES`` and more are not digested.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ with the same interface that do not derive from these are not seen.
 ``info`` is not recorded: it may hold times.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

@@ -4,8 +4,6 @@ Patches ``default_rng`` and ``Random.seed``. The classes of NumPy and torch are 
 that is given no seed seeds itself, with another in every run; its state afterwards is evidence.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from itertools import count

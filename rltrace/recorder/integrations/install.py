@@ -3,8 +3,6 @@
 Owns the table of libraries. Imports none of them: a library is patched once the program has imported it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple

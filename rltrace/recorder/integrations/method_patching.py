@@ -6,8 +6,6 @@ original function, so that ``super()``, ``inspect``, comparisons and pickling by
 replacement.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import threading

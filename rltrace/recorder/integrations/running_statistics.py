@@ -4,8 +4,6 @@ Owns how they are found: an attribute of a wrapper, or an item of one that is a 
 NumPy or Python. Statistics of tensors are not found, as ops write them. Reads no property, keeps no wrapper alive.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ generator may be created without a draw (a vector reads those of its environment
 evidence.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType

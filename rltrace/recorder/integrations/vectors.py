@@ -6,8 +6,6 @@ them in other processes, or in one batch, the batch is recorded, with a digest o
 Separate calls of ``step_async`` and ``step_wait`` are not seen.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType

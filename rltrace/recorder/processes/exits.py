@@ -4,8 +4,6 @@ Owns the patches of these functions, which commit what is recorded. Each calls t
 disk that hangs, or a lock that the caller holds, must not keep a program alive.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

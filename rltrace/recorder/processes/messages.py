@@ -6,8 +6,6 @@ and objects of Ray, files that torch and safetensors write and read, and the sta
 sent or received in a thread without rows has no place among them, and is left out.
 """
 
-from __future__ import annotations
-
 import multiprocessing.connection
 import os
 import threading

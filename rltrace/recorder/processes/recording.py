@@ -5,8 +5,6 @@ Owns what every source of rows shares: torch's (``session/session.py``), and tho
 Imports no torch.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

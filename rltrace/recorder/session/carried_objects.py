@@ -5,8 +5,6 @@ has changed, and the patch of ``LRScheduler.__init__``, which ``remove`` undoes.
 restore all of them.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final

@@ -4,8 +4,6 @@ Owns the numbers of scalers, in the order of their creation, and the patch of ``
 undoes. Reads the state of a scaler, never changes it.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -5,8 +5,6 @@ over to a forked child's own session. One session per process, held by ``current
 block instead of a launched command, also creates its trace and ends it.
 """
 
-from __future__ import annotations
-
 import _thread
 import contextlib
 import os

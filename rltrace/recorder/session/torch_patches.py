@@ -4,8 +4,6 @@ Owns that they are installed and removed together, and in which order; at level 
 of ``torch.Tensor.item`` alone. Knows no steps and no windows.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable, Sequence

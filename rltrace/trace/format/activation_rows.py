@@ -4,8 +4,6 @@ An activation row stays comparable when batch and sequence differ in shape: a te
 ``[H]``, twenty tensors ``[1, 1, H]`` have twenty. No torch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

@@ -6,8 +6,6 @@ Owns three kinds of files in ``starts/``: ``N.request``, the Nth request to all 
 library only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -4,8 +4,6 @@ Owns what a zarr reader sees of a trace. Every array grows by whole chunks along
 rewritten for each new chunk; chunks never are. Imports neither zarr nor NumPy.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from enum import IntEnum

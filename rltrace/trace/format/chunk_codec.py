@@ -4,8 +4,6 @@ Owns the bytes of a chunk file. Works without zarr; imports the codec libraries 
 declares another size than its array has is refused before anything is allocated.
 """
 
-from __future__ import annotations
-
 import binascii
 from base64 import b64decode, b64encode
 from functools import cache

@@ -1,7 +1,5 @@
 """Names of collectives."""
 
-from __future__ import annotations
-
 from typing import Final
 
 FUNCTIONAL: Final = (

@@ -3,8 +3,6 @@
 A dtype that NumPy lacks is widened exactly, but for NaN payloads. No torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final

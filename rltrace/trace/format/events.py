@@ -3,8 +3,6 @@
 Owns the meaning of an event's skeleton (table "scalars"), and of the evidence cells that it does not name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache

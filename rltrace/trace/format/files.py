@@ -4,8 +4,6 @@ Owns write-and-rename, and the refusal of oversized files, links and special fil
 the interpreter shuts down.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

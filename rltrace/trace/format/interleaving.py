@@ -4,8 +4,6 @@ Owns the runs of record "interleaving". A row occupies a moment of the other str
 before the call of the row to those that it had after it: a call may run ops of the other library.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise

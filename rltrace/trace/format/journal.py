@@ -5,8 +5,6 @@ frame's digest (8 bytes, little endian; 0 before the first) and the payload. A t
 is not damage. After damage, reading resumes at the next frame that the chain confirms.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -3,8 +3,6 @@
 Owns the format of what one process sent or received on one channel. A message has no meaning in another run.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from rltrace.trace.format.journal import Record

@@ -4,8 +4,6 @@ Owns the facts of a process before it records anything, and whether it is still 
 only, and nothing of rltrace: it runs at the start of every interpreter under the recorder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

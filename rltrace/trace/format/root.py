@@ -3,8 +3,6 @@
 Owns the folder, its root group and the launch's journal. Imports neither NumPy nor a codec.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

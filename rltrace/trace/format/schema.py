@@ -31,8 +31,6 @@ commit record holds the length of each section; the four count columns of a row 
 them are the notes on links, which no column counts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from enum import IntEnum, IntFlag

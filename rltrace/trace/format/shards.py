@@ -4,8 +4,6 @@ Owns the journal's record ``shards``, and DTensor's rules of which elements of a
 values. Needs no torch.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Owns the lines, their packing, and the arrays of keys for hashing. An entry lost
 payload are unknown.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ For an op on a GPU whose kernels a profiler saw, an entry is ``{"device": "cuda"
 [[grid, block], …]}``: a pair of lists of three numbers for each name, empty lists for copies and memsets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 

@@ -4,8 +4,6 @@ Owns the form of the record, and how it replaces the kernel evidence of rows tha
 of a stream and follows them: packed ids in table ``kernels``, 0 where the profiler adds nothing. In no hash.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ an operator, the layouts of its inputs and its other arguments. All rows of one 
 so it is queried once, when the program has ended. In no hash.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -3,8 +3,6 @@
 A name that is not understood is left as it is.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

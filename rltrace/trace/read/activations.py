@@ -4,8 +4,6 @@ Owns lookup and verification. A call or an op of which a tensor cannot be read i
 torch, no zarr.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from math import prod

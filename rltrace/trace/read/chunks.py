@@ -3,8 +3,6 @@
 Owns that check, and the counts of chunks and bytes read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any

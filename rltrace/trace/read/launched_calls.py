@@ -4,8 +4,6 @@ Owns the search of the rows for them, up to a limit. One call may run other kern
 alignment or on autotuning.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Owns the text of a table entry, in a trace and in a process that is recording. A
 Imports neither torch nor zarr.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property

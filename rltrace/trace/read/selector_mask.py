@@ -3,8 +3,6 @@
 Owns which column holds each fact of a selector. A name is matched once per table entry, never per row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

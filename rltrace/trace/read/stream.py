@@ -3,8 +3,6 @@
 Owns segments, marks and holes of a stream. Rows whose chunks do not match the counts in the journal are a hole.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property

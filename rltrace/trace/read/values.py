@@ -4,8 +4,6 @@ Owns lookup and verification: a value is returned only if its bytes, dtype and s
 torch, no zarr.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

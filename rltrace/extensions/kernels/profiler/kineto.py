@@ -8,8 +8,6 @@ checks that nothing was open at the end of the last one. Kineto prints a line at
 around these calls only, so that a profiler of the program still prints its lines.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

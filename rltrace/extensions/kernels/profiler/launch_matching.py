@@ -13,8 +13,6 @@ its row's launches unknown; but a copy or memset does not where something else o
 cuDNN also call these with 0 bytes, for which the device does nothing. The code for devices has not been run on one.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The checkpoint's names of the modules of running models, found once for each model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 import torch

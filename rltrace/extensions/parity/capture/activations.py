@@ -4,8 +4,6 @@ Owns which tensors of an op are digested, and when: outputs and inputs right aft
 has not changed its inputs; inputs that it writes, before it runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Of a batch, which cache slot a token fills; of a module, what the checkpoint cal
 Owns the functions that give them, which extensions add for a library that the program has imported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -4,8 +4,6 @@ Owns the moments (before the optimizer changes anything, and after), and what is
 its placements. Calls no collective and no method of DTensor: the whole tensor is assembled by who reads the trace.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from typing import Any

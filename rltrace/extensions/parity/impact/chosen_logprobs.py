@@ -4,8 +4,6 @@ Owns which element of a selected tensor belongs to which token: by its shape and
 it. A tensor that does not fit is left out, and reported.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass

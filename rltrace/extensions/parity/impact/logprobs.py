@@ -4,8 +4,6 @@ Owns finding the logits, the token sampled after each, and the partner in B of e
 log-probabilities that the programs computed themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -5,8 +5,6 @@ first, and their weights. Its *margin* is the lowest chosen score minus the high
 more may choose another expert.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

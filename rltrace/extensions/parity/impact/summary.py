@@ -3,8 +3,6 @@
 Owns the source of log-probabilities: what a selector finds, else the logits. Computes nothing itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 Owns what follows from token grids alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -3,8 +3,6 @@
 Owns the choice, the errors where there is none, and which optimizer steps are compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

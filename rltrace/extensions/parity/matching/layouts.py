@@ -3,8 +3,6 @@
 Owns what follows from shapes alone, including where they allow several layouts. Pure functions of shapes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache

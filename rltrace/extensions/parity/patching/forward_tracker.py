@@ -4,8 +4,6 @@ Owns to which forward pass a call or an op belongs, and its occurrence there. On
 ``matching.row_keying`` knows later ones too.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field

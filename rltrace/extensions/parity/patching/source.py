@@ -4,8 +4,6 @@ Owns what a selector finds, the errors where the trace lacks something, and the 
 those of A.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

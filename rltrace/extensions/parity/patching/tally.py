@@ -3,8 +3,6 @@
 Owns the counts, and the rule when a replay is complete.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
@@ -66,7 +64,7 @@ class ModuleRows:
         return NO_PARTNER if self.unmatched else NEVER
 
 
-_COUNTS = tuple(each.name for each in fields(ModuleRows) if each.type == "int")
+_COUNTS = tuple(each.name for each in fields(ModuleRows) if each.default == 0)
 
 
 @dataclass(frozen=True)

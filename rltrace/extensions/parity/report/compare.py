@@ -1,7 +1,5 @@
 """Two programs compared by row, with log-probabilities and routing: what is printed as JSON, and its document."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The injections of ``rltrace replay-rows``: what is written as JSON, and the lines that are narrated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

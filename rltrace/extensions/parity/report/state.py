@@ -1,7 +1,5 @@
 """The document of parameters, gradients and optimizer state of two programs, compared as whole tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rltrace.diff.base.model import Verdict
