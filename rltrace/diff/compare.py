@@ -49,7 +49,15 @@ from rltrace.diff.edits import source_edits
 from rltrace.diff.finding_order import Order, OrderedFinding
 from rltrace.diff.metrics.curves import TOLERANCE, attempt_tables, compare_series, drift_of, ordered
 from rltrace.diff.metrics.series import ITEM, Series, chosen_segments, item_series, recorded_series
-from rltrace.diff.notes import equal_in, equal_steps_note, last_parameters, other_kernels, permuted_note, same_bits_note
+from rltrace.diff.notes import (
+    equal_in,
+    equal_steps_note,
+    exchanged_note,
+    last_parameters,
+    other_kernels,
+    permuted_note,
+    same_bits_note,
+)
 from rltrace.diff.processes import (
     PoolResult,
     compare_pools,
@@ -392,7 +400,8 @@ class _Comparer:
         so_far, _ = decide(assume_complete(evidence))
         if level == "op" and verdict is Verdict.DIVERGED:
             self.notes += filter(None, [equal_steps_note(self.pairs), alike_note(self.a, self.b)])
-        self.notes += dict.fromkeys(filter(None, [permuted_note(result) for _, result in self.streams]))
+        of_streams = [note(result) for note in (permuted_note, exchanged_note) for _, result in self.streams]
+        self.notes += dict.fromkeys(filter(None, of_streams))
         drift = drifts(self.pairs, [r for _, r in self.streams], self.options.tolerance)
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES) and decisive is None:
             self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs if level == "op"))

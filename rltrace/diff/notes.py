@@ -117,6 +117,14 @@ def permuted_note(result: StreamResult) -> str | None:
     return f"{calls} in {result.a.name} {PERMUTED}, and treat each by itself, so no value differs{seed}"
 
 
+def exchanged_note(result: StreamResult) -> str | None:
+    """One sentence on the ops that carry an equal object in other bytes; None: there are none."""
+    if not result.exchanged:
+        return None
+    ops = counted(result.exchanged, "op carries", "ops carry")
+    return f"{ops} equal objects in {result.a.name} in bytes that differ: the pickle of a tensor holds an address"
+
+
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 

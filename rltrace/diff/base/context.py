@@ -111,3 +111,5 @@ class DiffContext:
     """Rows of A whose values differ only because they compute with uninitialised memory, and that no training used."""
     permuted: set[int] = field(default_factory=set)
     """Rows of A that got their tensors in another order in B, and treat each by itself."""
+    exchanged: set[int] = field(default_factory=set)
+    """Rows of A that carry an object between processes, equal on both sides, in other bytes."""

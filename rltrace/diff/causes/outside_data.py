@@ -13,6 +13,7 @@ from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.row_diff import Difference
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange
+from rltrace.diff.causes.exchanged_objects import carries_equal_objects
 from rltrace.diff.causes.inputs import Input, match_inputs, same_bytes
 from rltrace.diff.causes.uninitialised import ATEN, garbage_writers
 from rltrace.trace.format.schema import Column, Origin, Phase
@@ -47,6 +48,9 @@ class OutsideData:
         for k, differs in unequal_pairs(a, at_a, b, at_b):
             pair = RowAt(a.view, a.rows, int(at_a[k])), RowAt(b.view, b.rows, int(at_b[k]))
             self._examined += 1
+            if carries_equal_objects(*pair):
+                context.exchanged.add(pair[0].index)
+                continue
             if self._depends_on_it(context, *pair, differs):
                 self._add(pair[0], differs, is_before=other is None)
             elif other is None:

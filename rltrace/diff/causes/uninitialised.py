@@ -6,6 +6,7 @@ proves that training did not use it.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from rltrace.diff.base.model import EventSummary, InputsMatch, UninitialisedCoun
 from rltrace.diff.base.row_diff import Difference
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange
+from rltrace.diff.causes.exchanged_objects import carries_equal_objects
 from rltrace.diff.causes.inputs import Input, match_inputs, same_bytes
 from rltrace.diff.causes.no_op_writes import writes_in_place
 from rltrace.errors import HoleError
@@ -112,25 +114,42 @@ def _words(row: RowAt) -> str:
 # of an optimizer after it shows that: every other op up to its end is equal, and no later step reads it.
 
 
-def unused_rows(
-    context: DiffContext, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices
-) -> tuple[set[int], int | None]:
-    """Rows of A among these pairs that differ only as they compute with uninitialised memory, up to a pair with another
-    difference, or in which such memory affects more than tensors that are dropped; the number of that pair, or None."""
-    found: set[int] = set()
+class HarmlessRows(NamedTuple):
+    """Rows of A among some pairs that differ to no effect, up to a pair with another difference."""
+
+    unused: set[int]
+    """Those that only compute with uninitialised memory."""
+    exchanged: set[int]
+    """Those that carry an object between processes which is equal on both sides."""
+    other: int | None
+    """The number of the pair with another difference, or in which such memory affects more than tensors that are
+    dropped; None: there is none."""
+
+
+def harmless_rows(context: DiffContext, a: RowRange, at_a: Indices, b: RowRange, at_b: Indices) -> HarmlessRows:
+    unused: set[int] = set()
+    exchanged: set[int] = set()
     for k, differs in unequal_pairs(a, at_a, b, at_b):
         pair = RowAt(a.view, a.rows, int(at_a[k])), RowAt(b.view, b.rows, int(at_b[k]))
-        if not (_only_computes(pair[0], differs) and _follows_from(context, *pair, found)):
-            return found, k
-        found.add(pair[0].index)
-    return found, None
+        if not _has_only_other_values(pair[0], differs):
+            return HarmlessRows(unused, exchanged, k)
+        if carries_equal_objects(*pair):
+            exchanged.add(pair[0].index)
+        elif _only_computes(pair[0]) and _follows_from(context, *pair, unused):
+            unused.add(pair[0].index)
+        else:
+            return HarmlessRows(unused, exchanged, k)
+    return HarmlessRows(unused, exchanged, None)
 
 
-def _only_computes(row: RowAt, differs: Difference) -> bool:
+def _has_only_other_values(row: RowAt, differs: Difference) -> bool:
+    return row.is_op and not (differs.structure or differs.arguments or differs.rng or differs.value)
+
+
+def _only_computes(row: RowAt) -> bool:
     """Whether nothing but tensors of this process can depend on it, and no optimizer runs it."""
-    only_values = not (differs.structure or differs.arguments or differs.rng or differs.value)
     in_optimizer = int(row.rows.columns[row.place, Column.PHASE]) == Phase.OPTIMIZER
-    return row.is_op and only_values and row.op.startswith(ATEN) and not in_optimizer
+    return row.op.startswith(ATEN) and not in_optimizer
 
 
 def _follows_from(context: DiffContext, a: RowAt, b: RowAt, unused: set[int]) -> bool:

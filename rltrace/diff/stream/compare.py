@@ -57,6 +57,8 @@ class StreamResult:
     """Rows of both sides that were compared or proven equal, without those that only one side's window began with."""
     permuted: int = 0
     """Calls that got their tensors in another order, and treat each by itself."""
+    exchanged: int = 0
+    """Ops that carry an object between processes, equal on both sides, in other bytes."""
     marked: UninitialisedCount = field(default_factory=lambda: UninitialisedCount(0, 0, None))
     events: EventSummary = field(default_factory=EventSummary)
     probes: tuple[Probe, ...] = ()
@@ -79,7 +81,7 @@ class StreamResult:
         """Whether all ops are matched with equal order, call sites and values, and all events are equal."""
         counts = self.structure
         extra = counts.only_a or counts.only_b or counts.reordered or counts.reordered_steps or self.moved_calls
-        if self.events.differing:
+        if self.events.differing or self.exchanged:
             return False
         return self.same_rows or (self.first is None and self.undecided is None and not extra)
 
@@ -211,7 +213,7 @@ def _apply_walk(result: StreamResult, walk: StreamWalk, same_structure: bool) ->
     result.first, result.value, result.harmful = walk.first, walk.value, walk.harmful
     result.undecided, result.hole, result.skipped = walk.undecided, walk.hole, walk.skipped
     result.matched, result.moved_calls = walk.matched, walk.moved_calls
-    result.permuted = len(walk.context.permuted)
+    result.permuted, result.exchanged = len(walk.context.permuted), len(walk.context.exchanged)
     result.looked_at = walk.done[0] - walk.opening[0], walk.done[1] - walk.opening[1]
     whole = same_structure or (walk.value is None and walk.undecided is None)
     result.structure = walk.hunks.structure(whole)

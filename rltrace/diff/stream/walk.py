@@ -37,7 +37,7 @@ from rltrace.diff.causes.extra_ops import (
 )
 from rltrace.diff.causes.outside_data import OutsideData
 from rltrace.diff.causes.rng import Draws
-from rltrace.diff.causes.uninitialised import MarkedRows, unused_rows
+from rltrace.diff.causes.uninitialised import MarkedRows, harmless_rows
 from rltrace.diff.stream.hunks import HunkCounter
 from rltrace.errors import HoleError
 from rltrace.trace.format.schema import Column, Phase
@@ -280,11 +280,12 @@ class StreamWalk:
             if self.outside.stop is not None:
                 self._stop(self.outside.stop, None)
         elif unequal is not None:
-            unused, other = unused_rows(self.context, a, at_a, b, at_b)
-            if other is not None or step_ends:
-                self.context.unused.update(unused)
-                self.marked.unused += len(unused)
-                unequal = other
+            harmless = harmless_rows(self.context, a, at_a, b, at_b)
+            if harmless.other is not None or step_ends or not harmless.unused:
+                self.context.unused.update(harmless.unused)
+                self.marked.unused += len(harmless.unused)
+                self.context.exchanged.update(harmless.exchanged)
+                unequal = harmless.other
         if unequal is not None:
             at_a, at_b, moved = at_a[:unequal], at_b[:unequal], moved[:unequal]
         ends = cut if unequal is None else before(found, inside, unequal)

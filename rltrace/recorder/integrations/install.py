@@ -25,6 +25,7 @@ from rltrace.recorder.integrations.environments import (
     IntegrationContext,
     TurnEnvironments,
 )
+from rltrace.recorder.integrations.exchanged_objects import ExchangedObjects
 from rltrace.recorder.integrations.generators import Generators
 from rltrace.recorder.integrations.method_patching import CallDepth, MethodDecorator, SubclassPatches
 from rltrace.recorder.integrations.rng_snapshot import GeneratorStates
@@ -68,6 +69,7 @@ class Integrations:
             seedings=CallDepth(),
         )
         checkpoints = Checkpoints(context, self._note_file)
+        objects = ExchangedObjects(context)
         construction = EnvironmentConstruction(context)
         environment = (
             _PatchedMethods(Environments(context).methods, context.calls, IN_EVENT),
@@ -101,8 +103,9 @@ class Integrations:
 
         on_import["numpy.random"] = on_numpy
         on_import["safetensors.torch"] = checkpoints.watch_safetensors
+        on_import["torch.distributed.distributed_c10d"] = objects.watch
         imported = ImportHook(on_import, self._fail)
-        self._undo = [checkpoints.uninstall, imported.uninstall, own.uninstall]
+        self._undo = [checkpoints.uninstall, objects.uninstall, imported.uninstall, own.uninstall]
         generators.begin()
         checkpoints.install()
         imported.install()

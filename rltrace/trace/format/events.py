@@ -29,6 +29,12 @@ NONE = 2**64 - 1
 GENERATOR = "generator"
 """What is seeded where a program makes a generator for itself."""
 
+SENT_OBJECT, RECEIVED_OBJECT = "sent object", "received object"
+"""What an event of kind OBJECT is of."""
+
+OBJECT_CONTENT = "content"
+"""Its digest of the object's pickle without addresses."""
+
 POSITION_BITS = 10
 """The last bits of the state of Python's or NumPy's generator: how many of the 624 words that it makes at a time were
 drawn. The other bits are a digest of these words."""

@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from typing import Final
 
-FORMAT: Final = (4, 6)
+FORMAT: Final = (4, 7)
 """(major, minor). Readers refuse a newer major version, and ignore unknown fields."""
 OLDEST: Final = 3
 """The oldest major version that is read."""
@@ -68,6 +68,7 @@ class Kind(IntEnum):
     ENVIRONMENT_MADE = 7  # an environment, or a vector of them, was constructed
     SEED = 8  # a space was seeded
     VALUE = 9  # reserved
+    OBJECT = 10  # an object was sent to other processes by a collective, or received from them
 
 
 def event_name(kind: int) -> str:
@@ -571,3 +572,4 @@ RECORD_TYPES: Final = {
 # 4.4  record type "sources": which lines of the program's files were edited
 # 4.5  record type "repeats": ops that were called again
 # 4.6  states of Python's and NumPy's generators in events have their position in the last bits, under other names
+# 4.7  rows of kind OBJECT
