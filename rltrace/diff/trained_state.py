@@ -1,10 +1,11 @@
 """Whether two runs trained the same, so that what differs between them is nothing that training depends on.
 
 The proof is of the runs as wholes and says nothing of the op that differs: all digests of what was trained are equal,
-at every attempt of an optimizer and at the end, and whatever both sides drew is equal. Where a digest is missing there
-is no proof.
+at every attempt of an optimizer and at the end, and what both sides drew or saved at a step is equal. Where a digest is
+missing there is no proof.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from rltrace.diff.base.coverage import FINISHED, recorded_throughout
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.processes import CHUNK_ROWS
 from rltrace.errors import HoleError
+from rltrace.trace.format.journal import Record
 from rltrace.trace.format.root import COMPLETE
 from rltrace.trace.format.schema import Column, RowFlag, Step, StepFlag
 from rltrace.trace.read.process import ProcessTrace
@@ -33,7 +35,8 @@ def trained_alike(a: Trace, b: Trace, pairs: Sequence[tuple[ProcessTrace, Proces
     """The number of attempts of both runs, where they trained the same; None where they did not, or that is not known.
 
     Both are complete, and made the same attempts. At each, gradients and parameters are equal, and at the end
-    parameters, buffers and optimizer states. Every draw that both made gave the same numbers.
+    parameters, buffers and optimizer states. Every draw that both made gave the same numbers, and files that both
+    wrote after an attempt hold the same tensors.
     """
     training = [(x, y) for x, y in pairs if len(x.steps) or len(y.steps)]
     paired = {id(process) for pair in training for process in pair}
@@ -66,14 +69,34 @@ def _trained_alike(a: ProcessTrace, b: ProcessTrace) -> bool:
     columns = [Step.GRADIENTS, Step.PARAMETERS]
     digested = (a.steps[at_a, Step.FLAGS] & b.steps[at_b, Step.FLAGS] & np.uint64(StepFlag.DIGESTED)) != 0
     equal = digested.all() and all(np.array_equal(a.steps[at_a, c], b.steps[at_b, c]) for c in columns)
-    last = _last_state(a)
-    return bool(equal and a.parameters and a.parameters == b.parameters and last and last == _last_state(b))
+    last, other = _last_state(a), _last_state(b)
+    if last is None or other is None or any(last[key] != other[key] for key in ("tensors", "digest")):
+        return False
+    return bool(equal and a.parameters and a.parameters == b.parameters and not _saved_otherwise(last, other))
 
 
-def _last_state(process: ProcessTrace) -> tuple[object, object] | None:
-    """Number and digest of parameters, buffers and optimizer state at the end; None: not known."""
+def _last_state(process: ProcessTrace) -> Record | None:
+    """The record of parameters, buffers and optimizer state at the end, and of what was saved; None: there is none."""
     found = [r for r in process.journal.records if r["type"] == "state"]
-    return (found[-1]["tensors"], found[-1]["digest"]) if len(found) == 1 and found[-1].get("tensors") else None
+    return found[-1] if len(found) == 1 and found[-1].get("tensors") else None
+
+
+def saved_note(a: ProcessTrace, b: ProcessTrace) -> str | None:
+    """A sentence if both saved other tensors though no op that both ran shows it; None: equal, or not known."""
+    last, other = _last_state(a), _last_state(b)
+    steps = [] if last is None or other is None else _saved_otherwise(last, other)
+    if not steps:
+        return None
+    when = f"after step {steps[0] - 1:,}" if steps[0] else "before its first step"
+    return f"a file that {a.name} saved {when} holds other tensors in B, although nothing that both ran shows it"
+
+
+def _saved_otherwise(a: Record, b: Record) -> list[int]:
+    """The attempts after which each side saved tensors that the other did not; one that only saved less is no such."""
+    saved_a, saved_b = (Counter(map(tuple, record.get("saved", ()))) for record in (a, b))
+    steps = {step for step, _ in saved_a} & {step for step, _ in saved_b}
+    only_a, only_b = (Counter(step for step, _ in own.elements()) for own in (saved_a - saved_b, saved_b - saved_a))
+    return sorted(int(step) for step in steps if only_a[step] and only_b[step])
 
 
 def _drew_alike(a: ProcessTrace, b: ProcessTrace) -> bool:

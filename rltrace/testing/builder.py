@@ -243,17 +243,21 @@ class ProcessBuilder:
         generators: object = None,
         parameters: Mapping[int, object] | None = None,
         last_state: object = None,
+        saved: Sequence[tuple[int, object]] = (),
     ) -> None:
         """Commit all and end: "complete", "stopped", or "killed" (without an end record); ``generators``: as in a step,
-        ``parameters``: those of each optimizer by its ordinal; ``last_state``: of all that was trained, None: unknown.
+        ``parameters``: those of each optimizer by its ordinal; ``last_state``: of all that was trained, None: unknown;
+        ``saved``: after which step, and what.
         """
         for stream in self.streams.values():
             stream.commit()
         if state != "killed":
             if last_state is not None:
-                self.writer.append({"type": "state", "tensors": 1, "digest": f"{digest(last_state):016x}"})
-            last = {ordinal: digest(value) for ordinal, value in (parameters or {}).items()}
-            self.writer.close(state, ending or {"status": 0}, states_of(generators), last)
+                saves = [[step, f"{digest(what):016x}"] for step, what in saved]
+                last = {"type": "state", "tensors": 1, "digest": f"{digest(last_state):016x}", "saved": saves}
+                self.writer.append(last)
+            trained = {ordinal: digest(value) for ordinal, value in (parameters or {}).items()}
+            self.writer.close(state, ending or {"status": 0}, states_of(generators), trained)
 
 
 # --- captures ---------------------------------------------------------------------------------------------------------
@@ -628,10 +632,11 @@ class TraceBuilder:
         generators: object = None,
         parameters: Mapping[int, object] | None = None,
         last_state: object = None,
+        saved: Sequence[tuple[int, object]] = (),
     ) -> Path:
         """End every process and the launch; returns the path."""
         for process in self.processes.values():
-            process.finish(state, ending, generators, parameters, last_state)
+            process.finish(state, ending, generators, parameters, last_state, saved)
         if state != "killed":
             end_launch(self.path, {"status": 0})
         return self.path

@@ -14,6 +14,8 @@ from rltrace.testing import TraceBuilder
 from rltrace.trace.format.schema import RowFlag
 
 Facts = Mapping[str, object]
+SAVED = [(1, "best"), (2, "best"), (2, "average")]
+"""What both runs save, unless B saves something else: after which step, and what."""
 LOSS, EVALUATE = ("train.py", 3, "train", "loss = model(x)"), ("train.py", 9, "evaluate", "model(x)")
 
 
@@ -48,6 +50,7 @@ def build(path: Path, side: str, b: Facts) -> None:
         generators="r1",
         parameters={} if given.get("freed") else {0: f"p1{given.get('last', '')}"},
         last_state=given.get("buffers", "s"),
+        saved=given.get("saved", SAVED),  # type: ignore[arg-type]
     )
 
 
@@ -59,8 +62,18 @@ def compared(path: Path, b: Facts) -> Comparison:
 
 @pytest.mark.parametrize(
     "b",
-    [{}, {"generator": "another"}, {"generator": "another", "evaluates": True}],
-    ids=["a time that is logged", "generator state that no draw shows", "an evaluation that draws"],
+    [
+        {},
+        {"generator": "another"},
+        {"generator": "another", "evaluates": True},
+        {"saved": []},
+        {"saved": [(1, "best"), (2, "average"), (2, "another"), (2, "best")]},
+        {"saved": [(2, "average"), (3, "another")]},
+    ],
+    ids=[
+        *("a time that is logged", "generator state that no draw shows", "an evaluation that draws"),
+        *("nothing is saved", "more is saved", "it is saved at other steps"),
+    ],
 )
 def test_a_difference_that_nothing_trained_depends_on(tmp_path: Path, b: Facts) -> None:
     """Same values, with what differs named; ``--strict`` still counts it."""
@@ -90,11 +103,12 @@ def test_a_difference_that_nothing_trained_depends_on(tmp_path: Path, b: Facts) 
         {"flags": RowFlag.MARKED.value},
         {"raises": True},
         {"more": True},
+        {"saved": [(1, "best"), (2, "best"), (2, "another average")]},
     ],
     ids=lambda given: next(iter(given)) + (" unknown" if None in given.values() else ""),
 )
 def test_any_doubt_is_a_divergence(tmp_path: Path, b: Facts) -> None:
-    """Another gradient, parameter, buffer or draw, at any step or at the end; or one of them is not known."""
+    """Another gradient, parameter, buffer, draw or file, at any step or at the end; or one of them is not known."""
     comparison = compared(tmp_path, b)
     assert (comparison.verdict, comparison.agrees) == (Verdict.DIVERGED, False)
     assert comparison.decisive is not None
@@ -103,3 +117,22 @@ def test_any_doubt_is_a_divergence(tmp_path: Path, b: Facts) -> None:
 def test_runs_that_are_not_complete(tmp_path: Path) -> None:
     """Of a run that was stopped it is not known what it would have trained."""
     assert compared(tmp_path, {"state": "stopped"}).verdict is Verdict.DIVERGED
+
+
+@pytest.mark.parametrize(
+    ("saved", "when"),
+    [([(0, "start"), (1, "best")], None), ([(1, "other")], "after step 0"), ([(0, "other")], "before its first step")],
+)
+def test_other_files_though_all_ops_are_equal(
+    tmp_path: Path, saved: list[tuple[int, object]], when: str | None
+) -> None:
+    """Of tensors that were written past torch: said beside the verdict, which is about ops."""
+    for side in "ab":
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        trace.op("aten.mul.Tensor", outputs=["x"])
+        trace.end_step("Adam", 0, parameters="p", gradients="g", generators="r")
+        trace.finish(last_state="s", saved=saved if side == "b" else [(0, "start"), (1, "best")])
+    comparison = compare_in(tmp_path)
+    said = [note for note in comparison.notes if "holds other tensors" in note]
+    assert comparison.verdict is Verdict.IDENTICAL
+    assert [f"saved {when} holds other tensors in B" in note for note in said] == ([] if when is None else [True])

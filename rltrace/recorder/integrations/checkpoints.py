@@ -2,22 +2,26 @@
 
 Patches ``torch.load`` and the functions of ``safetensors.torch`` that load whole files. An event has one digest of all
 that was loaded, so that runs with other initial weights diverge there, and beside it those of its entries. Contents of
-``MAX_BYTES`` and more are not digested.
+``MAX_BYTES`` and more are not digested. Of what is written the tensors are digested, for the record of the program's
+last state: what was saved is a result of the run, though nothing may be trained with it.
 """
 
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import FrameType, ModuleType
 from typing import Any, Final
 
 import torch
 
+from rltrace.digest import digest_pages
 from rltrace.recorder.base.patching import Patches
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.modules import tensors_of
+from rltrace.recorder.digests.tensor_digest import TensorDigests
 from rltrace.recorder.integrations.environments import IntegrationContext
 from rltrace.recorder.integrations.value_digests import MAX_DEPTH
 from rltrace.trace.format.schema import Kind
@@ -33,15 +37,38 @@ MAX_LOADS: Final = 64
 _COUNTS: Final = ("tensors", "bytes")
 
 
+MAX_SAVES: Final = 4_096
+"""The last writes of a process of which the digests are recorded."""
+
+
 NoteFile = Callable[[bool, object], None]
 """Called after a file was written (True) or read, with its path or another object."""
+
+
+class SavedTensors:
+    """What a process has written into files, by the step at which it did."""
+
+    def __init__(self, digests: TensorDigests, step: Callable[[], int]) -> None:
+        self._digests, self._step = digests, step
+        self._saves: deque[tuple[int, int]] = deque(maxlen=MAX_SAVES)
+
+    def add(self, saved: Any) -> None:
+        with suppress(Exception), torch_function_disabled(), torch._C._DisableTorchDispatch():  # released, for example
+            tensors = list(_tensors_in(_contents(saved)))
+            if tensors and sum(tensor.nbytes for tensor in tensors) < MAX_BYTES:
+                self._saves.append((self._step(), digest_pages(self._digests.several(tensors), 0)))
+
+    @property
+    def record(self) -> list[list[object]]:
+        """Field ``saved`` of the journal record ``state``."""
+        return [[step, f"{digest:016x}"] for step, digest in self._saves]
 
 
 class Checkpoints:
     """Patches of functions that load and save, from ``install`` to ``uninstall``."""
 
-    def __init__(self, context: IntegrationContext, note_file: NoteFile) -> None:
-        self._context, self._note_file = context, note_file
+    def __init__(self, context: IntegrationContext, note_file: NoteFile, saved: SavedTensors) -> None:
+        self._context, self._note_file, self._saved_tensors = context, note_file, saved
         self._patches = Patches()
         self._loads = 0
 
@@ -58,6 +85,7 @@ class Checkpoints:
     def _saved(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         self._note_file(True, kwargs.get("f", kwargs.get("filename", args[1] if len(args) > 1 else None)))
+        self._saved_tensors.add(args[0] if args else kwargs.get("obj", kwargs.get("tensors")))
         return result
 
     def _patch(self, function: str, name: str, holders: Sequence[Any]) -> None:
@@ -82,8 +110,7 @@ class Checkpoints:
     def _write(self, digested: EventForm, without_digest: EventForm, loaded: Any, frame: FrameType) -> None:
         if self._context.events.stream() is None:
             return
-        if isinstance(loaded, torch.nn.Module):
-            loaded = dict(tensors_of(loaded))
+        loaded = _contents(loaded)
         sizes = [tensor.nbytes for tensor in _tensors_in(loaded)]
         small = sum(sizes) < MAX_BYTES
         digests = self._context.digests.that_remember()
@@ -115,6 +142,11 @@ def entries(loaded: Any) -> list[tuple[str, Any]]:
         found |= inner
         left += inner
     return [(name, value) for name, value in found.items() if name]
+
+
+def _contents(value: Any) -> Any:
+    """What is in a file; of a module its tensors by name."""
+    return dict(tensors_of(value)) if isinstance(value, torch.nn.Module) else value
 
 
 def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:

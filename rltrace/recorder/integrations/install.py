@@ -13,7 +13,7 @@ from rltrace.recorder.base.patching import ImportHook
 from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.digests.rng_state import first_states
 from rltrace.recorder.digests.tensor_digest import TensorDigests
-from rltrace.recorder.integrations.checkpoints import Checkpoints, NoteFile
+from rltrace.recorder.integrations.checkpoints import Checkpoints, NoteFile, SavedTensors
 from rltrace.recorder.integrations.environments import (
     IN_EVENT,
     IN_VECTOR,
@@ -46,9 +46,10 @@ class _PatchedMethods(NamedTuple):
 class Integrations:
     """Patches these libraries, from ``install`` to ``uninstall``; whatever is counted is counted anew each time."""
 
-    def __init__(self, events: EventSink, digests: TensorDigests, note_file: NoteFile) -> None:
+    def __init__(self, events: EventSink, digests: TensorDigests, note_file: NoteFile, step: Callable[[], int]) -> None:
         self._events, self._digests, self._fail = events, digests, events.fail
         self._note_file = note_file
+        self.saved = SavedTensors(digests, step)
         self.steps = EnvironmentSteps(events.environment_passed)
         self.registry = EnvironmentRegistry()
         self._patches: list[SubclassPatches] = []
@@ -68,7 +69,7 @@ class Integrations:
             constructions=CallDepth(),
             seedings=CallDepth(),
         )
-        checkpoints = Checkpoints(context, self._note_file)
+        checkpoints = Checkpoints(context, self._note_file, self.saved)
         objects = ExchangedObjects(context)
         construction = EnvironmentConstruction(context)
         environment = (

@@ -120,7 +120,9 @@ class Session:
         scalers = Scalers(self._series, self.fail)
         self._places = count()
         self._messages = self._streams.watcher = Messages(self._place_here, self.fail)
-        integrations = Integrations(self.events, self._process.digests, self._messages.note_file)
+        integrations = Integrations(
+            self.events, self._process.digests, self._messages.note_file, lambda: self._process.step
+        )
         self._step_writer = StepWriter(
             self.recording, self.window, integrations, self._series, scalers, self._modules, self._step_ended
         )
@@ -149,7 +151,10 @@ class Session:
                 uninstall=steps.remove,
             ),
             RecordingPart(
-                wake=self._write_slept, facts=self._late_facts, records=self._last_records, end=steps.last_state
+                wake=self._write_slept,
+                facts=self._late_facts,
+                records=lambda: self._last_records(integrations),
+                end=steps.last_state,
             ),
             RecordingPart(accounts=(lambda: ()) if self._attachment is None else self._attachment.records),
             RecordingPart(wake=commits.start, sleep=commits.end, stop=commits.give_up, commit=self._commit),
@@ -311,9 +316,10 @@ class Session:
         streams = (self._streams.main, *self._streams.others) if self.recording.is_over else ()
         return {**device_facts(), **handed_facts([s.native for s in streams if isinstance(s, NativeRecorder)])}
 
-    def _last_records(self) -> Iterator[Mapping[str, object]]:
+    def _last_records(self, integrations: Integrations) -> Iterator[Mapping[str, object]]:
         with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
-            yield window.last_state(self._process.digests, self.steps.optimizers(), self._modules.roots())
+            last = window.last_state(self._process.digests, self.steps.optimizers(), self._modules.roots())
+            yield {**last, "saved": integrations.saved.record}
 
     def _pause_before(self, program: str | None) -> None:
         if self._profiler is not None and program is not None:

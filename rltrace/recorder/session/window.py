@@ -309,7 +309,7 @@ def write_state(
 def last_state(
     digests: TensorDigests, optimizers: Iterable[tuple[int, Any]], roots: Iterable[tuple[str, torch.nn.Module]]
 ) -> dict[str, Any]:
-    """The journal record ``state``: one digest of all that ``write_state`` would record now, except gradients."""
+    """Of the journal record ``state``: one digest of all that ``write_state`` would record now, except gradients."""
     with torch_function_disabled(), torch._C._DisableTorchDispatch():
         found = digests.several(lasting_tensors(optimizers, roots))
     return {"type": "state", "tensors": len(found), "digest": f"{digest_pages(found, 0):016x}"}

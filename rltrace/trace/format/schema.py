@@ -546,7 +546,8 @@ RECORD_TYPES: Final = {
     "shards": "step, optimizer: its ordinal, rank, world_size, tensors: [{kind, name, key, shape (of the whole),"
     " digest (of the value) or why there is none, placements, mesh, coordinate}, …]: what the rank held of parameters,"
     " gradients and optimizer state at a step",
-    "state": "tensors: their number, digest: of parameters, buffers and optimizer state at the end of the process",
+    "state": "tensors: their number, digest: of parameters, buffers and optimizer state at the end of the process;"
+    " saved: [[attempts before, digest of the tensors], …] of what the process wrote with torch.save and safetensors",
     "provisional_end": "state and exit as of end: how the process ends unless commit or steps follow; written before an"
     " exec and before its parent terminates it. state null revokes the previous one",
     "end": "state: complete, stopped or damaged (the recorder failed), exit: facts of the process's end,"
@@ -572,4 +573,4 @@ RECORD_TYPES: Final = {
 # 4.4  record type "sources": which lines of the program's files were edited
 # 4.5  record type "repeats": ops that were called again
 # 4.6  states of Python's and NumPy's generators in events have their position in the last bits, under other names
-# 4.7  rows of kind OBJECT
+# 4.7  rows of kind OBJECT; field saved of record type "state"

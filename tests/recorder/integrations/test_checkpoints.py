@@ -1,16 +1,20 @@
 """Checkpoints: an event with a digest of all that was loaded, and nothing of it changes what is loaded."""
 
+import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
-from recorded import Record
+from recorded import Record, Recorded
 from torch import nn
 from toy_environments import events
 
 from rltrace.diff import compare
 from rltrace.diff.base.model import Cause
+from rltrace.recorder.integrations import checkpoints
 from rltrace.recorder.integrations.checkpoints import entries
 from rltrace.trace.format.schema import Kind
 
@@ -88,3 +92,52 @@ def test_runs_from_other_weights_diverge_where_those_are_loaded(record: Record, 
     first = found.first_value
     assert (first.cause, first.op) == (Cause.OUTSIDE, "checkpoint")
     assert first.explanation.startswith("what torch.load loaded differs in model.weight of its 4 entries")
+
+
+def saves(recorded: Recorded) -> list[list[object]]:
+    """Steps and digests of what the process saved, as its last state has them."""
+    (last,) = [record for record in recorded.process.journal.records if record["type"] == "state"]
+    return last["saved"]  # type: ignore[no-any-return]
+
+
+def test_what_is_saved_is_digested(record: Record, tmp_path: Path) -> None:
+    """With the step at which it was: only its tensors, wherever they are in it, and of a module its own. Files without
+    tensors have none."""
+    safetensors = pytest.importorskip("safetensors.torch")
+
+    def program(weight: float, note: str) -> Callable[[], None]:
+        def run() -> None:
+            torch.manual_seed(0)
+            model = nn.Linear(2, 2)
+            optimizer = torch.optim.SGD(model.parameters(), 0.0)
+            average = {"weight": torch.full((2, 2), weight)}
+            torch.save({"note": note}, tmp_path / "note.pt")
+            torch.save({"average": [average], "note": note}, tmp_path / "average.pt")
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            safetensors.save_file(average, tmp_path / "average.safetensors")
+            buffer = io.BytesIO()
+            torch.save(obj=model, f=buffer)
+
+        return run
+
+    first, again, other = (saves(record(program(*each))) for each in ((1.0, "a"), (1.0, "b"), (2.0, "a")))
+    assert [step for step, _ in first] == [0, 1, 1]
+    assert first == again
+    assert [one == two for one, two in zip(first, other, strict=True)] == [False, False, True]
+
+
+def test_what_cannot_be_digested_is_saved(record: Record, tmp_path: Path) -> None:
+    """The recording goes on; contents that are too large have no digest."""
+    path, stranger = tmp_path / "large.pt", nn.Module()
+    stranger._parameters = None  # type: ignore[assignment]
+
+    def program() -> None:
+        torch.save(torch.ones(2), path)
+        torch.save(stranger, path)
+
+    with mock.patch.object(checkpoints, "MAX_BYTES", 8):
+        found = record(program)
+    assert found.process.state == "complete"
+    assert path.exists()
+    assert not [each for each in found.process.journal.records if each["type"] == "state" and each["saved"]]
