@@ -87,7 +87,7 @@ from rltrace.trace.format.schema import Kind, RowFlag, Step, StepFlag, event_nam
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace, open_both
 from rltrace.trace.read.stream import AHEAD, StreamTrace
-from rltrace.wording import joined
+from rltrace.wording import counted, joined
 
 # --- curves -----------------------------------------------------------------------------------------------------------
 #
@@ -147,6 +147,13 @@ def _items(view: StreamView, start: int) -> dict[object, Series]:
     all_segments = [n for n, segment in enumerate(stream.segments) if segment.stop > start]
     found = item_series(view, chosen, start=start, whole=chosen == all_segments)
     return {series.key: series for series in found}
+
+
+def diverging_text(found: Iterable[Drift]) -> str:
+    """A clause on the curves that diverge, though the runs trained the same; "": none does."""
+    steps = [drift.exceeds.step for drift in found if drift.exceeds is not None]
+    curves = counted(len(steps), "logged curve diverges", "logged curves diverge")
+    return f"; {curves} all the same, from step {min(steps):,} on" if steps else ""
 
 
 def logged_scalar_notes(found: Iterable[Drift]) -> list[str]:
@@ -403,6 +410,8 @@ class _Comparer:
         of_streams = [note(result) for note in (permuted_note, exchanged_note) for _, result in self.streams]
         self.notes += dict.fromkeys(filter(None, of_streams))
         drift = drifts(self.pairs, [r for _, r in self.streams], self.options.tolerance)
+        if verdict is Verdict.SAME_VALUES and evidence.trained_alike is not None:
+            why += diverging_text(drift)
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES) and decisive is None:
             self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs if level == "op"))
             self.notes += filter(None, (saved_note(a, b) for a, b in self.pairs))

@@ -10,12 +10,13 @@ from rltrace.diff import Comparison
 from rltrace.diff.base.model import Cause, Verdict
 from rltrace.report.diff import verdict_document
 from rltrace.report.text import document_text
-from rltrace.testing import TraceBuilder
+from rltrace.testing import In, TraceBuilder
 from rltrace.trace.format.schema import RowFlag
 
 Facts = Mapping[str, object]
 SAVED = [(1, "best"), (2, "best"), (2, "average")]
 """What both runs save, unless B saves something else: after which step, and what."""
+LOGGED = ("train.py", 5, "train", "log(time.item())")
 LOSS, EVALUATE = ("train.py", 3, "train", "loss = model(x)"), ("train.py", 9, "evaluate", "model(x)")
 
 
@@ -25,6 +26,9 @@ def build(path: Path, side: str, b: Facts) -> None:
     trace = TraceBuilder(path / f"{side}.zarr")
     for step in range(2):
         trace.op("aten.mean.default", inputs=[("outside", f"time {side}")], outputs=[f"mean {side}"])
+        if "logs" in b:
+            value = step + (0.5 if given.get("logs") else 0.0)
+            trace.op("aten._local_scalar_dense.default", LOGGED, inputs=[In(0)], value=value)
         state = f"{given.get('generator', 'r')}{step}"
         trace.op(
             "aten.bernoulli.p",
@@ -87,6 +91,14 @@ def test_a_difference_that_nothing_trained_depends_on(tmp_path: Path, b: Facts) 
     assert text.startswith("SAME VALUES The runs differ only in what nothing trained depends on: ")
     assert "First difference in values op aten.mean.default" in text
     assert "but no op does" not in text
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_a_curve_that_diverges(tmp_path: Path, logs: bool) -> None:
+    """It is said where the runs are called the same."""
+    comparison = compared(tmp_path, {"logs": logs})
+    assert comparison.verdict is Verdict.SAME_VALUES
+    assert comparison.why.endswith("; 1 logged curve diverges all the same, from step 0 on") is logs
 
 
 @pytest.mark.parametrize(
