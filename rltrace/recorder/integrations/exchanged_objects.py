@@ -8,6 +8,7 @@ where it is equal, bytes that differ carry the same object.
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final
 
@@ -52,23 +53,21 @@ class ExchangedObjects:
 
     def _to_tensor(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        self._write(_SENT, lambda: (result[0], result[0].numel()))
+        with suppress(Exception):  # private functions: those of another version may have other arguments
+            self._write(_SENT, result[0])
         return result
 
     def _to_object(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._write(_RECEIVED, lambda: args[:2])
+        with suppress(Exception):
+            self._write(_RECEIVED, *args[:2])
         return original(*args, **kwargs)
 
-    def _write(self, form: EventForm, get: Callable[[], tuple[torch.Tensor, Any]]) -> None:
+    def _write(self, form: EventForm, tensor: torch.Tensor, size: Any = None) -> None:
         events = self._context.events
         if events.stream() is None:
             return
-        try:
-            with torch_function_disabled(), torch._C._DisableTorchDispatch():
-                tensor, size = get()
-                count = int(size)
-                data = TensorBase.numpy(tensor[:count].cpu()).tobytes() if count <= MAX_BYTES else b""
-            digest = xxh3_64_intdigest(_ADDRESS.sub(b"", data)) if data else 0
-            events.write(form, evidence=(count, digest), digests=(), frame=sys._getframe(3))  # below the patch
-        except Exception as error:
-            events.fail(error)
+        with torch_function_disabled(), torch._C._DisableTorchDispatch():
+            count = tensor.numel() if size is None else int(size)
+            data = TensorBase.numpy(tensor[:count].cpu()).tobytes() if count <= MAX_BYTES else b""
+        digest = xxh3_64_intdigest(_ADDRESS.sub(b"", data)) if data else 0
+        events.write(form, evidence=(count, digest), digests=(), frame=sys._getframe(3))  # below the patch
