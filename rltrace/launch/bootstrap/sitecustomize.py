@@ -38,7 +38,8 @@ ALIAS = "_rltrace_bootstrap"
 
 OF_LIBRARIES = (
     "torch/_inductor/compile_worker/",
-    '\nfrom ctypes import cdll\ncdll.LoadLibrary("',  # a probe of ``cpu_vec_isa``
+    '\nfrom ctypes import cdll\ncdll.LoadLibrary("',  # a probe of ``cpu_vec_isa``, up to torch 2.13
+    '\nfrom ctypes import cdll\ntry:\n    cdll.LoadLibrary("',  # from 2.14 on
     "/ray/dashboard/",
     "/ray/autoscaler/_private/",
     "/ray/_private/log_monitor.py",
