@@ -201,7 +201,9 @@ def test_a_fork_sleeps(tmp_path: Path) -> None:
     """A child that a run asleep forks is asleep, and reads requests for itself; its parent goes on."""
     path = tmp_path / "a.zarr"
     armed = arms(path, (1, ArmRequest(3, 4)))
-    recorded(path, {0: lambda: forked(lambda: train(armed))}, asleep=True)
+    statuses: list[int] = []
+    recorded(path, {0: lambda: statuses.append(forked(lambda: train(armed)))}, asleep=True)
+    assert statuses == [0]
     parent, child = open_trace(path).processes
     assert (parent.name, child.name[:11], child.state) == ("rank0/main", "rank0/fork:", "complete")
     assert [process.windows for process in (parent, child)] == [[(3, 4)], [(3, 4)]]

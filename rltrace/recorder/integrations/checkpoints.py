@@ -7,6 +7,7 @@ last state: what was saved is a result of the run, though nothing may be trained
 """
 
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -46,13 +47,16 @@ NoteFile = Callable[[bool, object], None]
 
 
 class SavedTensors:
-    """What a process has written into files, by the step at which it did."""
+    """What the main thread of a process has written into files, by the step at which it did: another thread, as that of
+    an asynchronous checkpoint, may write at any."""
 
     def __init__(self, digests: TensorDigests, step: Callable[[], int]) -> None:
         self._digests, self._step = digests, step
         self._saves: deque[tuple[int, int]] = deque(maxlen=MAX_SAVES)
 
     def add(self, saved: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
         with suppress(Exception), torch_function_disabled(), torch._C._DisableTorchDispatch():  # released, for example
             tensors = list(_tensors_in(_contents(saved)))
             if tensors and sum(tensor.nbytes for tensor in tensors) < MAX_BYTES:

@@ -547,7 +547,8 @@ RECORD_TYPES: Final = {
     " digest (of the value) or why there is none, placements, mesh, coordinate}, …]: what the rank held of parameters,"
     " gradients and optimizer state at a step",
     "state": "tensors: their number, digest: of parameters, buffers and optimizer state at the end of the process;"
-    " saved: [[attempts before, digest of the tensors], …] of what the process wrote with torch.save and safetensors",
+    " saved: [[attempts before, digest of the tensors], …] of what its main thread wrote with torch.save and"
+    " safetensors",
     "provisional_end": "state and exit as of end: how the process ends unless commit or steps follow; written before an"
     " exec and before its parent terminates it. state null revokes the previous one",
     "end": "state: complete, stopped or damaged (the recorder failed), exit: facts of the process's end,"

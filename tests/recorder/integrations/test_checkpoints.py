@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
+from children import in_thread
 from recorded import Record, Recorded
 from torch import nn
 from toy_environments import events
@@ -102,7 +103,7 @@ def saves(recorded: Recorded) -> list[list[object]]:
 
 def test_what_is_saved_is_digested(record: Record, tmp_path: Path) -> None:
     """With the step at which it was: only its tensors, wherever they are in it, and of a module its own. Files without
-    tensors have none."""
+    tensors have none, nor have those of another thread."""
     safetensors = pytest.importorskip("safetensors.torch")
 
     def program(weight: float, note: str) -> Callable[[], None]:
@@ -113,6 +114,7 @@ def test_what_is_saved_is_digested(record: Record, tmp_path: Path) -> None:
             average = {"weight": torch.full((2, 2), weight)}
             torch.save({"note": note}, tmp_path / "note.pt")
             torch.save({"average": [average], "note": note}, tmp_path / "average.pt")
+            in_thread("saver", lambda: torch.save(average, tmp_path / "average.pt"))
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
             safetensors.save_file(average, tmp_path / "average.safetensors")
