@@ -68,6 +68,7 @@ class ExchangedObjects:
             return
         with torch_function_disabled(), torch._C._DisableTorchDispatch():
             count = tensor.numel() if size is None else int(size)
-            data = TensorBase.numpy(tensor[:count].cpu()).tobytes() if count <= MAX_BYTES else b""
+            # a copy, as an array of the tensor itself would forbid that torch resizes it
+            data = TensorBase.numpy(tensor[:count].to("cpu", copy=True)).tobytes() if count <= MAX_BYTES else b""
         digest = xxh3_64_intdigest(_ADDRESS.sub(b"", data)) if data else 0
         events.write(form, evidence=(count, digest), digests=(), frame=sys._getframe(3))  # below the patch

@@ -60,6 +60,17 @@ def test_digits_that_are_no_address_count(record: Record, group: None) -> None:
     assert first != second
 
 
+def test_the_tensor_of_bytes_is_left_as_it_is(record: Record, group: None) -> None:
+    """torch resizes that of a rank whose object is smaller than another's."""
+
+    def program() -> int:
+        tensor, _ = distributed_c10d._object_to_tensor("short", torch.device("cpu"), None)
+        return len(tensor.resize_(100))
+
+    found = record(program)
+    assert (len(contents(found)), found.returned) == (1, 100)
+
+
 def test_a_large_object(record: Record, group: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no digest, and is exchanged all the same."""
     monkeypatch.setattr(exchanged_objects, "MAX_BYTES", 64)
