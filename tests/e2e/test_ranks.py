@@ -89,7 +89,8 @@ def test_what_came_has_its_digest_when_it_was_there(runs: Runs, rank: int, messa
     """No digest of bytes on their way; the first op to read them has digested what all ranks sent together."""
     rows = runs.stream(rank)
     collectives = [row for row in rows.rows if row.op.startswith(("c10d.", "_c10d_functional.all"))]
-    assert [row.name for row in collectives][:9] == [*MEETINGS, message]
+    names = ["allgather_" if row.name == "_allgather_base_" else row.name for row in collectives]  # from torch 2.15 on
+    assert names[:9] == [*MEETINGS, message]
     assert sum(row.line == "loss.backward()" for row in collectives) == STEPS
     assert all(row.outputs == [] for row in collectives)
     came = {"sin": torch.full((4,), 3.0), "tan": torch.arange(3.0), "sqrt": torch.ones(2)}
