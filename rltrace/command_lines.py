@@ -7,6 +7,7 @@ own parser.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -188,9 +189,9 @@ def file_names(a: Trace, b: Trace, ending: str) -> tuple[str, str]:
 
 def extra_variables(trace: Trace, other: Trace | None) -> dict[str, str]:
     """Recorded environment variables that the program of ``trace`` names itself, and those of PyTorch that ``other``
-    does not have, or has with another value."""
-    own, others = _variables(trace), {} if other is None else _variables(other)
-    is_extra = {name: other is not None and others.get(name) != value for name, value in own.items()}
+    does not have, or has with another value; without ``other``, this process."""
+    own, others = _variables(trace), os.environ if other is None else _variables(other)
+    is_extra = {name: others.get(name) != value for name, value in own.items()}
     return {
         name: value for name, value in own.items() if (is_extra[name] or not is_recorded(name)) and MASK not in value
     }

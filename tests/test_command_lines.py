@@ -20,6 +20,7 @@ from rltrace.command_lines import (
     in_folder,
     line,
     parse_line,
+    record,
     record_both,
     record_whole,
 )
@@ -118,6 +119,14 @@ def test_variables_of_the_program_itself(tmp_path: Path) -> None:
     assert "NORM=1 SCALE=0.9 rltrace record --steps 4:5" in record_b
     assert record_b.endswith("  # and DATA, which the trace does not hold")
     assert parse_line(record_b).variables == {"NORM": "1", "SCALE": "0.9"}
+
+
+def test_variables_of_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded again by itself, it gets those that this shell does not give it, or gives another value."""
+    trace = recorded(tmp_path / "a.zarr", **{"env.OMP_NUM_THREADS": "1", "env.MKL_CBWR": "AVX2"})
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("MKL_CBWR", "AVX512")
+    assert parse_line(record(trace, "b.zarr")).variables == {"MKL_CBWR": "AVX2"}
 
 
 def test_a_run_of_which_no_variable_is_known(tmp_path: Path) -> None:

@@ -303,6 +303,6 @@ class InjectingArguments:
     )
     until: int | None = recorded("until")
     result: Path | None = option(metavar="FILE", help="Write a report on the injections as JSON.")
-    force: bool = option(help="Replace an existing trace.")
+    force: bool = option(help="Replace a trace, once anything was recorded.")
     quiet: bool = quiet_option()
     command: tuple[str, ...] = command_argument()

@@ -16,11 +16,10 @@ from signal import SIGINT
 
 from rltrace.command_lines import line
 from rltrace.commands.console import ExitCode, complain, narrate, readable_size
-from rltrace.errors import UsageError
+from rltrace.errors import RecordError, UsageError
 from rltrace.launch.command import (
     ORIGIN,
     CommandLookup,
-    fresh_trace,
     git_state,
     lacks_rltrace,
     look_up,
@@ -34,7 +33,7 @@ from rltrace.launch.summary import NOT_INSTALLED, RecordingSummary, advice, disc
 from rltrace.masking import home_as_tilde, masked_arguments
 from rltrace.native.library import find, torch_folder
 from rltrace.recorder.base.options import RecordOptions, steps_text
-from rltrace.trace.format.root import create_trace
+from rltrace.trace.format.root import create_trace, fresh_trace, has_trace, remove_trace, set_aside
 from rltrace.trace.format.schema import LIMIT, OVER_LIMIT
 from rltrace.wording import counted
 
@@ -73,19 +72,40 @@ def record_command(
     unstartable = _check(command)
     if unstartable is not None:
         return unstartable
-    create_trace(trace, _launch_record(command, options), force=to.force)
-    if not quiet:
-        if options.asleep:
-            hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
-        narrate(f"recording to {trace} ({_extent(options)})", hint=hint)
+    launch = _launch_record(command, options)
+    before = set_aside(trace) if has_trace(trace, to.force) else None
+    has_recorded = False
     try:
+        create_trace(trace, launch)
+        if not quiet:
+            if options.asleep:
+                hint = f"{line('arm', trace)} wakes it for a step" + (f"; {hint}" if hint else "")
+            narrate(f"recording to {trace} ({_extent(options)})", hint=hint)
         ending = run(command, options, git_state(script_folder(command)), meanwhile)
+        has_recorded = not _recorded_nothing(options, ending)
+        failed = _report(command, options, trace, ending, on_recorded, quiet=quiet)
     except CannotStartError as error:
         discard(trace)
         complain(str(error))
         return ExitCode.NOT_FOUND if error.not_found else ExitCode.NOT_EXECUTABLE
-    failed = _report(command, options, trace, ending, on_recorded, quiet=quiet)
+    finally:
+        if before is not None:
+            _replace(before, trace, has_recorded)
     return _exit_status(options, ending, failed)
+
+
+def _replace(before: Path, trace: Path, has_recorded: bool) -> None:
+    """Remove the trace that stood in the place of ``trace``; where nothing was recorded, put it back."""
+    if has_recorded:
+        try:
+            remove_trace(before)
+        except RecordError as error:  # the program's exit status matters more
+            complain(str(error))
+    elif os.path.lexists(trace):  # with what is known of the failure, or a process may yet record
+        narrate(f"the trace that was to be replaced is {before}")
+    else:
+        before.rename(trace)
+        narrate(f"{trace} is as it was: nothing has replaced it")
 
 
 def distinct_paths(trace: Path, source: Path) -> tuple[str, str]:
@@ -168,7 +188,7 @@ def _report(
 ) -> bool:
     """Report what was recorded, or why nothing was; returns whether rltrace failed."""
     found = ending.recorded
-    nothing = found.nothing and not (options.asleep and found.processes)
+    nothing = _recorded_nothing(options, ending)
     failed = bool(found.failures) or ending.failure is not None or nothing
     what = "nothing" if nothing else "not everything"
     for failure in (*found.failures, *([ending.failure] if ending.failure else [])):
@@ -189,6 +209,10 @@ def _report(
     if on_recorded is not None and not nothing and not on_recorded():
         failed = True
     return failed
+
+
+def _recorded_nothing(options: RecordOptions, ending: Ending) -> bool:
+    return ending.recorded.nothing and not (options.asleep and ending.recorded.processes)
 
 
 def _exit_status(options: RecordOptions, ending: Ending, failed: bool) -> int:

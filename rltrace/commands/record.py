@@ -44,7 +44,7 @@ class LauncherArguments:
     output: Location | None = option(
         "-o", "--output", metavar="TRACE", group=EXTENT, help="Trace to write; default: a new name."
     )
-    force: bool = option(group=EXTENT, help="Replace an existing trace.")
+    force: bool = option(group=EXTENT, help="Replace a trace, once anything was recorded.")
     quiet: bool = quiet_option(group=EXTENT)
     against: Location | None = recorded("against", group=CHECKS)
     stop: bool = recorded("stop", group=CHECKS)

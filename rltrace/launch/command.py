@@ -116,14 +116,6 @@ def trace_stem(command: Sequence[str]) -> str:
     return re.sub(r"[^\w.+-]+", "-", stem).strip("-.") or "trace"
 
 
-def fresh_trace(folder: Path, stem: str) -> Path:
-    """The first of ``stem-1.zarr``, ``stem-2.zarr``, … that is free in ``folder``."""
-    number = 1
-    while os.path.lexists(folder / f"{stem}-{number}.zarr"):
-        number += 1
-    return folder / f"{stem}-{number}.zarr"
-
-
 # --- environment ------------------------------------------------------------------------------------------------------
 #
 # Owns the bootstrap's place on PYTHONPATH and the variables that every descendant inherits.

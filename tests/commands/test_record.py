@@ -160,6 +160,24 @@ def test_nothing_recorded(folder: Path, command: list[str], words: str) -> None:
     assert not (folder / "t.zarr").exists()
 
 
+def test_what_a_failed_recording_replaces(folder: Path) -> None:
+    """``--force`` replaces a trace by one that holds something: a mistyped command, or one that fails, leaves it."""
+    (folder / "train.py").write_text(FEW_OPS)
+    (folder / "fails.py").write_text("import torch\nraise SystemExit(3)\n")
+    record = (RLTRACE, "record", "--force", "-o", "t.zarr", "--")
+    assert run(folder, *record, PYTHON, "train.py").returncode == 0
+    first = open_trace(folder / "t.zarr").launch["id"]
+    for command, status in (((PYTHON, "trian.py"), 2), (("pyton", "train.py"), 127)):
+        assert run(folder, *record, *command).returncode == status
+        assert open_trace(folder / "t.zarr").launch["id"] == first
+    failed = run(folder, *record, PYTHON, "fails.py")
+    assert (failed.returncode, b"to be replaced is t-old-1.zarr" in failed.stderr) == (3, True)
+    assert open_trace(folder / "t-old-1.zarr").launch["id"] == first
+    assert run(folder, *record, PYTHON, "train.py").returncode == 0
+    assert open_trace(folder / "t.zarr").launch["id"] != first
+    assert sorted(path.name for path in folder.glob("*.zarr")) == ["t-old-1.zarr", "t.zarr"]
+
+
 @pytest.mark.usefixtures("new_processes")
 def test_recorder_that_cannot_start(folder: Path) -> None:
     """The program runs as ever; the launcher says why nothing of it was recorded."""

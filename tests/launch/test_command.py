@@ -8,7 +8,6 @@ import rltrace
 from rltrace.launch.command import (
     CommandLookup,
     child_environment,
-    fresh_trace,
     look_up,
     recording_variables,
     script_folder,
@@ -34,13 +33,6 @@ from rltrace.recorder.base.options import RecordOptions
 def test_trace_stem(line: str, stem: str) -> None:
     """Script, else module, else the command itself; only characters that are safe in a file name."""
     assert trace_stem(line.split()) == stem
-
-
-def test_fresh_trace(tmp_path: Path) -> None:
-    """The first free number, where a dangling link is not free."""
-    (tmp_path / "a-1.zarr").mkdir()
-    (tmp_path / "a-2.zarr").symlink_to(tmp_path / "nowhere")
-    assert fresh_trace(tmp_path, "a").name == "a-3.zarr"
 
 
 def test_look_up(tmp_path: Path) -> None:

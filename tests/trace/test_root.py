@@ -9,7 +9,7 @@ import pytest
 
 from rltrace.errors import RecordError, UsageError
 from rltrace.trace.format.journal import first_digest
-from rltrace.trace.format.root import JOURNAL, add_to_launch, create_trace, end_launch
+from rltrace.trace.format.root import JOURNAL, add_to_launch, create_trace, end_launch, fresh_trace
 from rltrace.trace.read.reader import open_trace
 
 LAUNCH = {"command": ["python", "train.py"], "cwd": "~", "host": "h", "options": {"level": "op"}}
@@ -115,3 +115,10 @@ def test_the_end_of_a_trace_that_is_gone(tmp_path: Path) -> None:
     """A trace removed while it was recorded is an error that names it."""
     with pytest.raises(RecordError, match=r"a\.zarr"):
         end_launch(tmp_path / "a.zarr", {"status": 0})
+
+
+def test_fresh_trace(tmp_path: Path) -> None:
+    """The first free number, where a dangling link is not free."""
+    (tmp_path / "a-1.zarr").mkdir()
+    (tmp_path / "a-2.zarr").symlink_to(tmp_path / "nowhere")
+    assert fresh_trace(tmp_path, "a").name == "a-3.zarr"

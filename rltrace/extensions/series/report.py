@@ -78,7 +78,7 @@ def trace_document(trace: TraceSeries) -> Document:
     )
     return Document(
         trace.path,
-        scope=f"{count} series" if count else "0 series: no number was recorded",
+        scope=f"{count} series" if count else "0 series: no such number was recorded",
         sections=tuple(filter(None, sections)),
     )
 

@@ -31,8 +31,8 @@ def create_trace(path: Path, launch: Mapping[str, object], *, force: bool = Fals
     Raises UsageError where ``path`` exists, RecordError where the folder cannot be written.
     """
     path = Path(path)
-    if path.is_symlink() or path.exists():
-        remove_existing(path, force)
+    if has_trace(path, force):
+        remove_trace(path)
     try:
         path.mkdir(mode=0o700)
         for folder, document in (
@@ -102,16 +102,41 @@ def is_trace(path: Path) -> bool:
         return False
 
 
-def remove_existing(path: Path, force: bool) -> None:
-    """Remove the trace at ``path`` if ``force``. Raises UsageError otherwise, or where it is not a trace."""
+def has_trace(path: Path, force: bool) -> bool:
+    """Whether there is a trace at ``path``, which may be replaced. Raises UsageError where something may not."""
+    if not os.path.lexists(path):
+        return False
     if not force:
         raise UsageError(f"{path} exists already; choose another name, or replace it with --force")
     if path.is_symlink() or not is_trace(path):
         raise UsageError(f"{path} exists and is not a trace; --force replaces traces only")
+    return True
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a trace to a free name beside it, and return that name. Raises RecordError."""
+    aside = fresh_trace(path.parent, f"{path.name.removesuffix('.zarr')}-old")
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise record_error(f"the old trace {path} cannot be renamed", error) from error
+    return aside
+
+
+def remove_trace(path: Path) -> None:
+    """Remove a trace. Raises RecordError where the system does not."""
     try:
         shutil.rmtree(path)
     except OSError as error:
         raise record_error(f"the old trace {path} cannot be removed", error) from error
+
+
+def fresh_trace(folder: Path, stem: str) -> Path:
+    """The first of ``stem-1.zarr``, ``stem-2.zarr``, … that is free in ``folder``."""
+    number = 1
+    while os.path.lexists(folder / f"{stem}-{number}.zarr"):
+        number += 1
+    return folder / f"{stem}-{number}.zarr"
 
 
 # --- states of a process (docs/reference/trace-format.md) -------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_names_choose(capsys: pytest.CaptureFixture[str]) -> None:
     assert "scaler:" not in shown and "optimizer:0/group:0/lr" in shown and "diverge" not in shown and said == ""
     assert main(["series", "a.zarr", "--name", "nothing"]) == 0
     shown, said = capsys.readouterr()
-    assert shown.strip() == "a.zarr  0 series: no number was recorded" and "no series matches nothing" in said
+    assert shown.strip() == "a.zarr  0 series: no such number was recorded" and "no series matches nothing" in said
 
 
 def test_two_traces(capsys: pytest.CaptureFixture[str]) -> None:
