@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 from children import forked
@@ -124,6 +125,31 @@ def test_one_digest_a_step(tmp_path: Path) -> None:
     assert (process.level, process.after_op, process.asleep) == ("step", 0, [(0, 2), (4, STEPS)])
     assert steps_with(process, StepFlag.DIGESTED) == [2, 3]
     assert compared(tmp_path).verdict is Verdict.IDENTICAL
+
+
+def test_what_happened_asleep_is_not_guessed(tmp_path: Path) -> None:
+    """A learning rate that changes meanwhile is unknown until the run wakes; a space that was seeded then, seeded."""
+
+    def program(at: At) -> None:
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=STEPS)
+        space = gymnasium.spaces.Discrete(9)
+        space.seed(0)
+        for number in range(STEPS):
+            (weight * float(space.sample())).sum().backward()
+            optimizer.step()
+            schedule.step()
+            at.get(number, lambda: None)()
+
+    for name, options in (("a", {}), ("b", {"asleep": True})):
+        path = tmp_path / f"{name}.zarr"
+        with recording(RecordOptions(str(path), **options), force=False):
+            current_session().end_stacks_at(test_what_happened_asleep_is_not_guessed.__code__)
+            program(arms(path, (1, ArmRequest(3, 5))) if options else {})
+    found = compared(tmp_path)
+    assert found.verdict is Verdict.IDENTICAL
+    assert [note for note in found.notes if "asleep" not in note] == []
 
 
 def patched() -> tuple[object, ...]:

@@ -41,11 +41,13 @@ class AttemptTable:
 
     steps: StepNumbers
     tokens: Tokens
+    asleep: Sequence[tuple[int, int]] = ()
+    """(first, end) of steps that were not recorded, as the run was not armed."""
 
     @staticmethod
     def of(process: ProcessTrace) -> AttemptTable:
         steps = process.steps
-        return AttemptTable(steps[:, Step.STEP].astype(np.int64), attempt_keys(process, steps))
+        return AttemptTable(steps[:, Step.STEP].astype(np.int64), attempt_keys(process, steps), tuple(process.asleep))
 
     def at(self, steps: StepNumbers) -> Tokens:
         """A token for each of these steps; for a step without an attempt, from the last attempt before it."""
@@ -130,6 +132,8 @@ def _held(a: Series, b: Series, attempts: AttemptTables | None) -> tuple[StepNum
     tables = () if attempts is None else attempts()
     for table in tables:  # a run that ended earlier has no rate after its end
         steps = steps[steps <= table.steps[-1]] if len(table.steps) else steps
+        for first, end in table.asleep:
+            steps = steps[(steps < first) | (steps >= end)]
     if tables and not np.array_equal(tables[0].at(steps), tables[1].at(steps)):
         return None
     x, y = (series.values[np.searchsorted(series.steps, steps, side="right") - 1] for series in (a, b))

@@ -48,7 +48,7 @@ class Integrations:
 
     def __init__(self, events: EventSink, digests: TensorDigests, note_file: NoteFile, step: Callable[[], int]) -> None:
         self._events, self._digests, self._fail = events, digests, events.fail
-        self._note_file = note_file
+        self._note_file, self._step = note_file, step
         self.saved = SavedTensors(digests, step)
         self.steps = EnvironmentSteps(events.environment_passed)
         self.registry = EnvironmentRegistry()
@@ -81,7 +81,7 @@ class Integrations:
             _PatchedMethods(Vectors(context).methods, context.calls, IN_VECTOR),
             _PatchedMethods(construction.of_vectors, context.constructions, IN_VECTOR),
         )
-        space = (_PatchedMethods(Spaces(context).methods, context.seedings, 1),)
+        space = (_PatchedMethods(Spaces(context, is_late=self._step() > 0).methods, context.seedings, 1),)
         own = Generators(context)
         turns = (_PatchedMethods(TurnEnvironments(context).methods, context.calls, IN_EVENT), environment[1])
         roots: dict[str, dict[str, tuple[_PatchedMethods, ...]]] = {

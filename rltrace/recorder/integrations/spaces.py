@@ -3,7 +3,7 @@
 Patches ``seed`` and ``sample`` of ``gymnasium.spaces.Space``, of all of its subclasses, and of Gym's. A space that the
 program has not seeded seeds itself, with another seed in every run; that is recorded at its first sample, since its
 generator may be created without a draw (a vector reads those of its environments). The generator's state afterwards is
-evidence.
+evidence. In a run that wakes, a space that has a generator may have been seeded before: nothing is recorded of it.
 """
 
 import sys
@@ -23,11 +23,13 @@ from rltrace.trace.format.schema import Kind
 class Spaces:
     """Patches ``seed`` and ``sample``."""
 
-    def __init__(self, context: IntegrationContext) -> None:
+    def __init__(self, context: IntegrationContext, *, is_late: bool) -> None:
+        """``is_late``: steps have passed while ``seed`` was not patched; spaces may have been seeded in them."""
         self._context = context
         self._forms: dict[tuple[str, str], EventForm] = {}
         self._seeded: WeakIdDict[Any, bool] = WeakIdDict()
         """Spaces whose seeding has been recorded."""
+        self._is_late = is_late
 
     @property
     def methods(self) -> dict[str, MethodDecorator]:
@@ -41,10 +43,11 @@ class Spaces:
         return replacement
 
     def _decorate_sample(self, original: Method) -> Method:
-        seeded = self._seeded
+        seeded, is_late = self._seeded, self._is_late
 
         def replacement(space: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._call(original, space, args, kwargs, None, is_seeding=space not in seeded)
+            is_seeding = space not in seeded and not (is_late and _has_generator(space))
+            return self._call(original, space, args, kwargs, None, is_seeding=is_seeding)
 
         return replacement
 
@@ -81,9 +84,18 @@ class Spaces:
         )
 
 
+def _has_generator(space: Any) -> bool:
+    return any(generator is not None for generator in _generators(space))
+
+
+def _generators(space: Any) -> Iterator[Any]:
+    """The generators of a space and of the spaces inside it; None for one that it does not have yet."""
+    return (vars(member).get("_np_random") for member in _members(space))
+
+
 def _state(space: Any) -> int:
     """Digest of the generator states of a space and of the spaces inside it; 0: none can be read."""
-    generators = (vars(member).get("_np_random") for member in _members(space))
+    generators = _generators(space)
     states = [read() for generator in generators if (read := generator_reader(generator)) is not None]
     return digest_pages(states, len(states)) if states else 0
 
