@@ -44,6 +44,7 @@ from rltrace.diff.base.model import (
 )
 from rltrace.diff.base.view import ALL, Shortcuts, StreamView
 from rltrace.diff.causes.events import outside_digests, trace_to_sent_event
+from rltrace.diff.causes.extra_ops import without_effect
 from rltrace.diff.causes.rng import generators_note
 from rltrace.diff.edits import source_edits
 from rltrace.diff.finding_order import Order, OrderedFinding
@@ -420,7 +421,7 @@ class _Comparer:
         others = tuple(other_kernels(self.pairs, equal_in([r for _, r in self.streams])))
         self.notes += filter(None, [same_bits_note(others, str(self.a.path), str(self.b.path))])
         holes = self._holes()  # holes of series as well, which decide nothing
-        return Comparison(
+        comparison = Comparison(
             verdict=verdict,
             why=why,
             level=level,
@@ -452,6 +453,7 @@ class _Comparer:
             shift=self.shift,
             groups=self._groups(counting, decisive),
         )
+        return comparison if evidence.trained_alike is None else _without_effect(comparison)
 
     def _trained_alike(self, level: str, decisive: Finding | None) -> int | None:
         """The attempts of both runs where these trained the same, though an op differs; None otherwise."""
@@ -647,6 +649,20 @@ class _Comparer:
 
 
 SEED = event_name(Kind.SEED)
+
+
+def _without_effect(comparison: Comparison) -> Comparison:
+    """The same comparison, of runs that trained alike: no finding says that it affects results."""
+    first, value = (f and without_effect(f) for f in (comparison.first, comparison.first_value))
+    groups = (replace(group, finding=group.finding and without_effect(group.finding)) for group in comparison.groups)
+    return replace(
+        comparison,
+        first=first,
+        first_value=value,
+        unordered=tuple(map(without_effect, comparison.unordered)),
+        later=tuple(map(without_effect, comparison.later)),
+        groups=tuple(groups),
+    )
 
 
 def _shown_first(finding: Finding) -> tuple[bool, str]:

@@ -6,7 +6,7 @@ missing there is no proof.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -100,8 +100,9 @@ def _saved_otherwise(a: Record, b: Record) -> list[int]:
 
 
 def _drew_alike(a: ProcessTrace, b: ProcessTrace) -> bool:
-    """Whether each draw that both made gave the same. A call that one side makes more often within a step is not
-    known to be the same one, and counts as another."""
+    """Whether each draw that both made gave the same: all draws of a call in their order, at whatever steps, as one of
+    a sampler that more workers read ahead of; else all of a call within each step that both made it in. Of one that a
+    side makes more often within a step, it is not known which are the same."""
     at_a, at_b = match_steps(a, a.steps, b, b.steps)
     step_of = dict(zip(b.steps[at_b, Step.STEP].tolist(), a.steps[at_a, Step.STEP].tolist(), strict=True))
     others = {stream.name.removeprefix(b.name): stream for stream in b.streams}
@@ -115,10 +116,20 @@ def _drew_alike(a: ProcessTrace, b: ProcessTrace) -> bool:
             drawn_a, drawn_b = _drawn(view_a, None), _drawn(view_b, step_of)
         except HoleError:
             return False
-        for draw in drawn_a.keys() & drawn_b.keys():
-            if drawn_a[draw] != drawn_b[draw] or any(marked for _, marked in drawn_a[draw]):
+        all_a, all_b = _by_call(drawn_a), _by_call(drawn_b)
+        for step, call in drawn_a.keys() & drawn_b.keys():
+            of_a, of_b = drawn_a[step, call], drawn_b[step, call]
+            if (of_a != of_b and all_a[call] != all_b[call]) or any(marked for _, marked in of_a):
                 return False
     return True
+
+
+def _by_call(drawn: Mapping[Draw, Sequence[Drawn]]) -> dict[int, list[Drawn]]:
+    """What each call drew in all steps, in order."""
+    found: dict[int, list[Drawn]] = {}
+    for (_, call), each in drawn.items():
+        found.setdefault(call, []).extend(each)
+    return found
 
 
 def _drawn(view: StreamView, step_of: dict[int, int] | None) -> dict[Draw, list[Drawn]]:

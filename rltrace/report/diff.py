@@ -354,7 +354,7 @@ def _title(comparison: Comparison, finding: Finding) -> str:
         return "One run ended earlier"
     if finding.op is None:
         return "First step that differs" if finding.phase == "optimizer" else "Final state"
-    if finding is comparison.first_value or finding.cause is not Cause.CONTROL_FLOW:
+    if finding == comparison.first_value or finding.cause is not Cause.CONTROL_FLOW:
         return "First difference in values"
     return "First difference"
 
@@ -366,9 +366,9 @@ def _other_title(comparison: Comparison, finding: Finding, shown: Finding | None
         is_independent = shown_first is not None and shown_first.is_independent_of(finding)
         order = "which the above does not depend on" if is_independent else "order to the above unknown"
         return f"In {finding.stream}, {order}" if above else f"First difference of {finding.stream}"
-    if finding is comparison.first_value:
+    if finding == comparison.first_value:
         return "First difference in values" + (", after it" if comparison.first not in (None, finding) else "")
-    if finding in comparison.later:
+    if finding in comparison.later and above:
         return f"{'Received by' if finding.received or finding.sender else 'In'} {finding.stream}, after it"
     if shown is None and comparison.verdict is Verdict.UNKNOWN:
         return "First difference"
@@ -449,7 +449,7 @@ def _one_sided_streams(comparison: Comparison) -> Section:
     """Threads and processes that one side alone has, as workers; a line for those of one name, numbers apart."""
     groups: dict[tuple[str, str, Site | None], list[Finding]] = {}
     for finding in () if comparison.unlike else (*comparison.unordered, *comparison.later):
-        if finding is not comparison.shown and _is_of_one_sided_stream(comparison, finding):
+        if finding != comparison.shown and _is_of_one_sided_stream(comparison, finding):
             side = "A" if finding.b_index is None else "B"
             groups.setdefault((side, re.sub(r"\d+", "", finding.stream), finding.site), []).append(finding)
     return Section("one-sided", "On one side only", facts=tuple(starmap(_one_sided_fact, groups.items())))

@@ -4,13 +4,14 @@ An extra op is harmful if it drew from a generator, or if what the first matched
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rltrace.diff.base.context import DiffContext
 from rltrace.diff.base.findings import PROFILER, Judgement, RowAt, row_at
-from rltrace.diff.base.model import Cause, InputsMatch
+from rltrace.diff.base.model import Cause, Finding, InputsMatch
 from rltrace.diff.base.sequences import Indices
 from rltrace.diff.base.view import RowRange, StreamView
 from rltrace.diff.causes.inputs import input_is_equal, producer_of
@@ -31,8 +32,16 @@ def control_flow(side: str, row: RowAt, other: str, opposite: RowAt | None, harm
         as_region = _region_text(*((side, region, other) if is_region else (other, region, side)), ops)
         why = as_region or f"{why}; there {other} continues with {opposite}"
     if harm:
-        why += f"; it affects results: {harm}"
+        why += f"{AFFECTS_RESULTS}{harm}"
     return Judgement(Cause.CONTROL_FLOW, InputsMatch.UNKNOWN, why)
+
+
+AFFECTS_RESULTS = "; it affects results: "
+
+
+def without_effect(finding: Finding) -> Finding:
+    """The same finding, of runs that are known to have trained alike."""
+    return replace(finding, explanation=finding.explanation.replace(AFFECTS_RESULTS, "; "))
 
 
 COMPILED = "inductor."
