@@ -28,7 +28,7 @@ from rltrace.commands._option_types import (
     share_option,
     verb,
 )
-from rltrace.commands.console import ExitCode, emit_result, narrate, progress_visible, run_counter
+from rltrace.commands.console import ExitCode, check_output, emit_result, narrate, progress_visible, run_counter
 from rltrace.errors import UsageError
 from rltrace.trace.format.location import Location, local_folder
 
@@ -153,6 +153,7 @@ def _run(options: ConfirmOptions, arguments: ConfirmArguments) -> ExperimentResu
     from rltrace.report.confirm import plan_lines
 
     target, folder, share, quiet = arguments.target, arguments.runs, arguments.share, arguments.quiet
+    check_output(target, force=True)
     prepared = prepare(options)
     covered = prepared.question.divergence.covered
     if not arguments.in_place:
@@ -255,6 +256,8 @@ def _join(one: Path, other: Path, output: Path | None) -> ExperimentResult:
     from rltrace.experiment.confirm.setup import join
     from rltrace.experiment.outcome import read_outcome, write_outcome
 
+    if output is not None:
+        check_output(output, force=True)
     outcome = join(read_outcome(one), read_outcome(other))
     if output is not None:
         write_outcome(output, outcome)

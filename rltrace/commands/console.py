@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from itertools import count
 from time import monotonic
@@ -201,7 +201,8 @@ def check_output(output: Path, force: bool) -> None:
 
 
 def write_output(output: Path, text: str) -> None:
-    """Replace the file atomically, so an error leaves the old one; devices and pipes are written directly."""
+    """Replace the file atomically, so an error leaves the old one; devices and pipes are written directly. Raises
+    UsageError where it cannot be written."""
     data = text.encode("utf-8", "backslashreplace")
     if output.exists() and not output.is_file():
         output.write_bytes(data)
@@ -210,6 +211,7 @@ def write_output(output: Path, text: str) -> None:
     try:
         partial.write_bytes(data)
         partial.replace(output)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
+        raise UsageError(f"{output} cannot be written: {error.strerror or error}") from error

@@ -13,11 +13,11 @@ import numpy as np
 
 from rltrace.diff.base.model import Finding, SourceEdit
 from rltrace.diff.base.sequences import BudgetExceededError, SearchBudget, common_prefix, common_suffix, longest_common
-from rltrace.diff.system_facts import SOURCE
 from rltrace.fingerprint.sources import MAX_FILE_BYTES, line_digests
 from rltrace.masking import masked_text
 from rltrace.trace.format.records import SourceLines
 from rltrace.trace.format.root import COMPLETE
+from rltrace.trace.format.schema import SOURCE
 from rltrace.trace.read.names import Site, parse_site
 from rltrace.trace.read.process import ProcessTrace
 

@@ -8,11 +8,8 @@ from collections.abc import Iterable, Mapping
 
 from rltrace.diff.base.coverage import LAUNCHES_UNSEEN, MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
 from rltrace.diff.base.model import NamedDifference
-from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, READS_WITHIN
+from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, READS_WITHIN, SOURCE
 from rltrace.trace.read.process import ProcessTrace
-
-SOURCE = "source."
-"""Start of the facts that hold the hash of a source file."""
 
 SELECTS_KERNELS = (
     "flag.",

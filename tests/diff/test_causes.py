@@ -122,6 +122,19 @@ def test_kernel_by_the_environment(record: Record) -> None:
     assert [d.name for d in comparison.system] == ["cpu.capability", "source.train.py"]
 
 
+@pytest.mark.parametrize("edited", [True, False])
+def test_a_compiled_region_of_an_edited_file(tmp_path: Path, edited: bool) -> None:
+    """Other code is compiled of another source: that is said where the file was edited."""
+    for trace, side in both(tmp_path):
+        trace.fact("source.train.py", side if edited else "a")
+        kernel = {"library": "Inductor", "names": ["cpp_fused_mul_0"], "code": side}
+        trace.op("inductor.compiled_graph", ("train.py", 4, "loss", "x * 2"), outputs=[f"of {side}"], kernel=kernel)
+    found = value_of(compare_in(tmp_path))
+    assert found.cause is Cause.KERNEL
+    said = "other code was compiled for it, and train.py was edited" if edited else "another kernel ran"
+    assert f"{said} (code a against b)" in found.explanation
+
+
 @pytest.mark.parametrize(
     ("name", "nth", "edit", "cause", "said"),
     [

@@ -106,6 +106,8 @@ def test_join_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["confirm", "--join", str(a), str(whole.with_name("none.json"))]) == 2
     assert main(["confirm", "--join", str(a)]) == 2
     assert "rltrace confirm --join a.json b.json" in capsys.readouterr().err
+    assert main(["confirm", "--join", str(a), str(b), "-o", str(tmp_path)]) == 2
+    assert f"{tmp_path} is a folder; give the name of a file" in capsys.readouterr().err
 
 
 @pytest.fixture

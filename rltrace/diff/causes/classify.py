@@ -61,7 +61,7 @@ from rltrace.diff.causes.untracked import (
 )
 from rltrace.digest.small_numbers import seeds_of
 from rltrace.trace.format.rows import Link
-from rltrace.trace.format.schema import CALLS_BACK, PLACEMENT_ALIGNMENT, Column, Kind, Origin, RowFlag
+from rltrace.trace.format.schema import CALLS_BACK, PLACEMENT_ALIGNMENT, SOURCE, Column, Kind, Origin, RowFlag
 from rltrace.trace.kernels.evidence import LAUNCH_ROWS, TRITON, kernel_text
 
 # --- memory alignment -------------------------------------------------------------------------------------------------
@@ -496,6 +496,14 @@ def _takes_object(row: RowAt) -> bool:
     return holds(row.view.skeleton(row.rows, row.place))
 
 
+def _edited_file(a: RowAt, b: RowAt) -> str | None:
+    """The first source file of the stacks that differs between the runs; None: none is known to."""
+    facts, others = a.view.process.facts, b.view.process.facts
+    names = (f"{SOURCE}{frame.file}" for frame in (*a.stack, *b.stack))
+    differing = (name for name in names if name in facts and name in others and facts[name] != others[name])
+    return next((name.removeprefix(SOURCE) for name in differing), None)
+
+
 def _kernel_difference(context: DiffContext, a: RowAt, b: RowAt) -> str | None:
     """How the kernels differ, by the evidence of the rows or else by the settings that select kernels; None: equal."""
     differences = kernel_differences(a.kernel, b.kernel) if a.kernel and b.kernel else []
@@ -505,6 +513,8 @@ def _kernel_difference(context: DiffContext, a: RowAt, b: RowAt) -> str | None:
         if is_another_grid(a.kernel, b.kernel):
             on = "on another grid" if in_equal_blocks(a.kernel, b.kernel) else "in blocks of another size"
             what = f"the same kernel ran {on}"
+        elif a.op.startswith(COMPILED) and (edited := _edited_file(a, b)):
+            what = f"other code was compiled for it, and {edited} was edited"
         chosen = choice_text(a.op, a.kernel, b.kernel, context.settings)
         return f"{what} ({', '.join(differences)}){chosen}" + (f"; {by_settings}" if by_settings else "")
     if by_settings and not same_launches(a.kernel, b.kernel):

@@ -266,6 +266,9 @@ BOUNDARY_ONLY: Final = "jax.boundary_only"
 CALLS_BACK: Final = "jax.calls_back"
 """Fact of such a process: functions that use what a callback of the program returns: ``jit.train: observe; …``."""
 
+SOURCE: Final = "source."
+"""Start of the facts of a process that hold the hash of a source file."""
+
 # --- tables ---------------------------------------------------------------------------------------------------------
 #
 # One JSON line per entry: [table, id, "16 hex digits of the portable key", payload]. Ids count from 0 per table; id 0

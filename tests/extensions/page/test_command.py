@@ -93,7 +93,7 @@ def test_a_write_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, caps
 
     monkeypatch.setattr(Path, "write_bytes", full)
     assert main(["report", "a.zarr", "b.zarr", "-o", "report.html", "--force"]) == 2
-    assert "No space left on device" in capsys.readouterr().err
+    assert "report.html cannot be written: No space left on device" in capsys.readouterr().err
     assert Path("report.html").read_text() == "mine"
     assert there() == ["a.zarr", "b.zarr", "report.html"]
 
