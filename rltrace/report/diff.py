@@ -381,7 +381,8 @@ def identical_before(finding: Finding, comparison: Comparison) -> str:
     unit = "op" if finding.op is not None else "step"
     is_origin = finding.op is not None and finding.cause is not Cause.ENDED and finding.event is None
     hides_later = is_origin and comparison.verdict is Verdict.DIVERGED and comparison.shift is None
-    more = "; later independent differences may be hidden, rltrace confirm finds them" if hides_later else ""
+    finds = ", rltrace confirm finds them" * any(" confirm " in command for command in comparison.advice)
+    more = f"; later independent differences may be hidden{finds}" if hides_later else ""
     events, row = comparison.events, finding.a_index
     if events.stream == finding.stream and events.row is not None and row is not None and events.row < row:
         more = f"; data from outside torch differs from row {events.row:,} on{more}"

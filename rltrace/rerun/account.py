@@ -18,7 +18,7 @@ from rltrace.trace.read.reader import Trace
 MAX_MISSED: Final = 1_000
 """Injections that were not made and are listed; the others are only counted."""
 
-NOT_REACHED = "the program did not reach it"
+NOT_REACHED = "the program made no such call in this step"
 NO_STEP = "the program did not reach this step"
 NO_STREAM = "the program has no such stream of ops"
 RAISED = "the op raised an error"

@@ -433,7 +433,7 @@ def of_another_kind(is_b: bool) -> None:
     [
         (shape, "mul", "float32[4] here and float32[3] in A"),
         (dtype, "mul", "float64[3] here and float32[3] in A"),
-        (absent, "mul", "did not reach it"),
+        (absent, "mul", "made no such call"),
         (later, "mul", "did not reach this step"),
         (raises, "mul", "the op raised an error"),
         (threadless, "mul", "no such stream"),
