@@ -68,8 +68,10 @@ def command(arguments: LauncherArguments) -> int:
         raise UsageError("nothing to record: name a command, as in rltrace record -- python train.py")
     given, values = _given()
     against = arguments.against
-    if against is None and ((arguments.exit_code and not values.get("repeat")) or arguments.result or arguments.stop):
-        raise UsageError("--stop and --result need a live comparison: --against A; --exit-code that, or --repeat")
+    if against is None and (arguments.result or arguments.stop):
+        raise UsageError(f"{'--stop' if arguments.stop else '--result'} needs a live comparison: --against A")
+    if against is None and arguments.exit_code and not values.get("repeat"):
+        raise UsageError("--exit-code needs a live comparison, --against A, or --repeat")
     to = _destination(arguments, values.get("nodes", 1))
     options = RecordOptions(os.path.abspath(to.trace), **values)  # noqa: PTH100  links stay
     check_options(options, given)

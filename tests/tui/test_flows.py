@@ -40,6 +40,19 @@ async def test_a_screenshot_goes_into_the_current_folder(
             await pilot.pause()
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "names"),
+    [
+        ("x/a.zarr", "y/b.zarr", "A a.zarr   B b.zarr"),
+        ("runs/x/t.zarr", "runs/y/t.zarr", "A x/t.zarr   B y/t.zarr"),
+        ("t.zarr", "y/t.zarr", "A t.zarr   B y/t.zarr"),
+    ],
+)
+def test_traces_of_one_name(a: str, b: str, names: str) -> None:
+    """Their folders are named, too, as far as they differ."""
+    assert data.DiffData(Path(a), Path(b)).names == names
+
+
 async def test_search_is_watched_as_it_happens(diverged: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real probes arrive as messages before the verdict does, and the same ones the comparison returns."""
     sent: list[object] = []

@@ -210,7 +210,8 @@ class DiffData(DataSource):
 
     @property
     def names(self) -> str:
-        return f"A {self.path_a.name}   B {self.path_b.name}"
+        a, b = _distinct_names(self.path_a, self.path_b)
+        return f"A {a}   B {b}"
 
     @property
     def no_ops_reason(self) -> str:
@@ -314,3 +315,10 @@ class TraceData(DataSource):
 
 def _view(trace: Trace, name: str) -> StreamView:
     return next(StreamView(p, s) for p in trace.processes for s in p.streams if s.name == name)
+
+
+def _distinct_names(a: Location, b: Location) -> tuple[str, str]:
+    """The names of two traces, with as many of their folders as it takes to distinguish them."""
+    parts = [str(path).split("/") for path in (a, b)]
+    count = next((n for n in range(1, min(map(len, parts))) if parts[0][-n:] != parts[1][-n:]), max(map(len, parts)))
+    return "/".join(parts[0][-count:]), "/".join(parts[1][-count:])

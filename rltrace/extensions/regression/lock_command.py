@@ -25,7 +25,7 @@ from rltrace.commands._option_types import (
     share_option,
     verb,
 )
-from rltrace.commands.console import ExitCode, emit_result, narrate, readable_size
+from rltrace.commands.console import ExitCode, check_output, emit_result, narrate, readable_size
 from rltrace.errors import UsageError
 from rltrace.extensions.regression.check_command import output_folder, require_executable
 from rltrace.launch.command import trace_stem
@@ -80,11 +80,10 @@ def command(arguments: LockArguments) -> int:
         if is_given(given):
             raise UsageError(f"{given.opts[0]} is of a run that is compared: name its lock with --check LOCK")
     path = arguments.output if arguments.output is not None else Path(f"{trace_stem(command)}.lock")
+    check_output(path, force=True)
     if os.path.lexists(path) and not arguments.force:
         check = line("lock", "--check", path, "--update", "--", *command)
         raise UsageError(f"{path} exists: {check} shows what moved, and replaces it; --force replaces it unseen")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{path} cannot be written: there is no folder {path.absolute().parent}")
     from rltrace.extensions.regression.lock_check import LockPlan, make_lock
 
     with _work_folder(None, command) as folder:

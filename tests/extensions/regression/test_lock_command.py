@@ -65,6 +65,7 @@ def test_a_program_that_goes_on_after_its_interruption(folder: Path, capsys: pyt
         (["lock"], "nothing to lock"),
         (["lock", "--", "./nowhere"], "./nowhere cannot be run"),
         (["lock", "-o", "train.py", "--", "true"], "train.py exists: rltrace lock --check train.py --update -- true"),
+        (["lock", "-o", ".", "--", "true"], ". is a folder; give the name of a file"),
         (["lock", "-o", "no/where.lock", "--", "true"], "there is no folder"),
         (["lock", "--share", "data", "--", "true"], "--share data"),
         (["lock", "--check", "none.lock", "--", "true"], "rltrace lock -o none.lock -- CMD makes one"),
