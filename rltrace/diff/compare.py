@@ -73,7 +73,7 @@ from rltrace.diff.stream.compare import StreamResult, compare_streams
 from rltrace.diff.stream.steps import StepResult, compare_steps
 from rltrace.diff.stream.walk import Progress
 from rltrace.diff.system_facts import environment_differences, fact_text, selects_kernels
-from rltrace.diff.trained_state import saved_note, trained_alike
+from rltrace.diff.trained_state import saved_text, trained_alike
 from rltrace.diff.unpaired_streams import (
     downgrade_for_torchscript,
     find_one_sided_streams,
@@ -415,7 +415,7 @@ class _Comparer:
             why += diverging_text(drift)
         if verdict in (Verdict.IDENTICAL, Verdict.SAME_VALUES) and decisive is None:
             self.notes += filter(None, (generators_note(a, b) for a, b in self.pairs if level == "op"))
-            self.notes += filter(None, (saved_note(a, b) for a, b in self.pairs))
+            why += "".join(f"; {text}" for text in filter(None, (saved_text(a, b) for a, b in self.pairs)))
             self.notes += logged_scalar_notes(drift)
         self.notes += dict.fromkeys([*coverage_notes(self.a), *coverage_notes(self.b)])
         others = tuple(other_kernels(self.pairs, equal_in([r for _, r in self.streams])))

@@ -81,14 +81,14 @@ def _last_state(process: ProcessTrace) -> Record | None:
     return found[-1] if len(found) == 1 and found[-1].get("tensors") else None
 
 
-def saved_note(a: ProcessTrace, b: ProcessTrace) -> str | None:
-    """A sentence if both saved other tensors though no op that both ran shows it; None: equal, or not known."""
+def saved_text(a: ProcessTrace, b: ProcessTrace) -> str | None:
+    """A clause if both saved other tensors though no op that both ran shows it; None: equal, or not known."""
     last, other = _last_state(a), _last_state(b)
     steps = [] if last is None or other is None else _saved_otherwise(last, other)
     if not steps:
         return None
     when = f"after step {steps[0] - 1:,}" if steps[0] else "before its first step"
-    return f"a file that {a.name} saved {when} holds other tensors in B, although nothing that both ran shows it"
+    return f"but a file that {a.name} saved {when} holds other tensors in B"
 
 
 def _saved_otherwise(a: Record, b: Record) -> list[int]:

@@ -166,12 +166,12 @@ class _Check:
             comparison = self._compare(first, ended.job.trace)
             if comparison.agrees:
                 number = place + 1
-                return StepLevelRun(run, number, f"recorded at level step, it computes the same as group {number}")
+                return StepLevelRun(run, number, f"recorded at level step, its steps equal those of group {number}")
             if comparison.agrees is None:
                 undecided = undecided or comparison.why
         if undecided is not None:
             return StepLevelRun(run, None, f"its group is unknown: {undecided}")
-        return StepLevelRun(run, None, "recorded at level step, it computes the same as no group")
+        return StepLevelRun(run, None, "recorded at level step, its steps equal those of no group")
 
 
 def _expanded(node: Node, members: Sequence[tuple[int, ...]]) -> Node:
