@@ -37,17 +37,7 @@ from rltrace.trace.format.schema import (
     ValueKind,
     pack_link,
 )
-from rltrace.trace.write.packers import (
-    DigestBlock,
-    NewActivations,
-    NewCall,
-    NewOp,
-    NewTensor,
-    NewTensors,
-    NewValue,
-    NewValues,
-    bits_of,
-)
+from rltrace.trace.write.packers import TENSOR, NewActivations, NewValue, NewValues, PendingActivations, bits_of
 from rltrace.trace.write.writer import ProcessWriter
 
 # --- inputs -----------------------------------------------------------------------------------------------------------
@@ -279,7 +269,7 @@ class CaptureBuilder:
         """Rows so far, committed or not."""
         self._values: list[NewValue] = []
         self._left_out: list[LeftOut] = []
-        self._activations: list[NewCall | NewOp] = []
+        self.activations = PendingActivations(self.index)
         self._rows_left_out: list[LeftOut] = []
         self._calls = 0
         self._open_calls: list[int] = []
@@ -325,7 +315,7 @@ class CaptureBuilder:
         step = self.process.step
         self._calls += 1
         self._open_calls.append(number)
-        tensors: NewTensors = []
+        tensors = b""
         for name, tensor in (inputs or {}).items():
             tensors += self._tensor(Part.INPUT, name, tensor, values)
         outputs: dict[str, Tensor] = {}
@@ -337,9 +327,7 @@ class CaptureBuilder:
         phase = Phase[phase.upper()] if isinstance(phase, str) else phase
         flags = CallFlag.CALL | (CallFlag.GRAD if grad else 0)
         ids = intern("modules", module), intern("names", kind)
-        self._activations.append(
-            NewCall(flags, self.index, number, parent, *ids, step, phase, first, self.rows, tensors)
-        )
+        self.activations.add_call((flags, self.index, number, parent, *ids, step, phase, first, self.rows), tensors)
 
     def op_rows(
         self,
@@ -350,18 +338,18 @@ class CaptureBuilder:
         values: bool = False,
     ) -> None:
         """Activation rows of an op; called before the commit of its row, or of a later one."""
-        tensors: NewTensors = []
+        tensors = b""
         for part, tensors_of in ((Part.INPUT, inputs or {}), (Part.OUTPUT, outputs or {})):
             for name, tensor in tensors_of.items():
                 tensors += self._tensor(part, name, tensor, values, is_key=False)
-        self._activations.append(NewOp(self.index, row, tensors))
+        self.activations.add_op(row, tensors)
 
     def rows_left_out(self, why: str, rows: int = 1) -> None:
         """Requested activation rows at the next row of the stream are left out."""
         self.process.request_activations()
         self._rows_left_out.append(LeftOut(why, self.index, self.rows, self.rows, 1, 8 * rows))
 
-    def _tensor(self, part: Part, name: str, tensor: Tensor, values: bool, *, is_key: bool = True) -> NewTensor:
+    def _tensor(self, part: Part, name: str, tensor: Tensor, values: bool, *, is_key: bool = True) -> bytes:
         self.process.request_activations()
         array, dtype = tensor if isinstance(tensor, tuple) else (tensor, str(tensor.dtype))
         data, shape = np.ascontiguousarray(array).tobytes(), array.shape
@@ -371,14 +359,15 @@ class CaptureBuilder:
         if values or (is_key and array.dtype.kind in "iub"):
             self.process.request_values(only_with_rows=True)
             self._values.append(NewValue(ValueKind.WITH_ROWS, whole, self.index, self.rows, 0, layout, data))
-        block = DigestBlock(row_digests(data, dtype, shape, array.itemsize, axes))
-        return NewTensor(part, self.process.tables.plain("names", name), layout, bits_of(axes), whole, block)
+        digests = row_digests(data, dtype, shape, array.itemsize, axes)
+        place, named = self.activations.add_digests(digests.tobytes()), self.process.tables.plain("names", name)
+        return TENSOR.pack(part, named, layout, bits_of(axes), whole, place, digests.size)
 
     def _take_captures(self) -> tuple[NewValues, NewActivations]:
         """Remove and return all, for a commit."""
         values, self._values, self._left_out = NewValues(self._values, self._left_out), [], []
-        activations = NewActivations(self._activations, self._rows_left_out)
-        self._activations, self._rows_left_out = [], []
+        activations = self.activations.take(1 << 62, self._rows_left_out)
+        self._rows_left_out = []
         return values, activations
 
 

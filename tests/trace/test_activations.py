@@ -24,7 +24,7 @@ from rltrace.trace.format.activation_rows import ModuleCall, OpRows, Part
 from rltrace.trace.format.schema import CALL_CHUNK, DIGEST_CHUNK, ActivationColumn, ModuleCallColumn, TensorOwner
 from rltrace.trace.read.activations import Activations
 from rltrace.trace.read.reader import Trace, open_trace
-from rltrace.trace.write.packers import DigestBlock, NewOp, NewTensor, bits_of
+from rltrace.trace.write.packers import TENSOR, bits_of
 
 DTYPES = ["bool", "uint8", "int64", "float16", "float32", "complex128"]
 STREAMS = (0, 1)
@@ -267,8 +267,8 @@ def test_a_shape_that_no_tensor_has(tmp_path: Path, shape: list[Any]) -> None:
     layout = builder.main.tables.plain("layouts", ["float32", shape, [], "cpu"])
     name = builder.main.tables.plain("names", "self")
     axes = tuple(range(min(len(shape) - 1, 60)))
-    tensor = NewTensor(Part.INPUT, name, layout, bits_of(axes), 5, DigestBlock(np.zeros(0, np.uint64)))
-    builder.main.stream()._activations.append(NewOp(0, row, [*tensor]))
+    tensor = TENSOR.pack(Part.INPUT, name, layout, bits_of(axes), 5, 0, 0)
+    builder.main.stream().activations.add_op(row, tensor)
     path = builder.finish()
     assert dict(activations_of(path).ops(0)) == {}
     assert any("row 0 of stream 0" in damage for damage in verify(path).damage)

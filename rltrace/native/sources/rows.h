@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "digest.h"
@@ -10,13 +11,13 @@
 
 namespace rltrace {
 
-// Makes the fields of tensors (``NewTensor``) for one ``RowDigests``, and leaves to it what is rare. With the
+// Makes the rows of tensors (``packers.TENSOR``) for one ``RowDigests``, and leaves to it what is rare. With the
 // interpreter's lock; Python that is called may have another thread of the stream use the same reader.
 class RowReader {
  public:
-  // ``digests``: the owner. ``names``: ids by name. ``blocks``: by (digest of a tensor, axes).
-  RowReader(const py::handle& digests, py::dict names, py::dict blocks)
-      : digests_(digests), names_(std::move(names)), blocks_(std::move(blocks)) {}
+  // ``digests``: the owner. ``names``: ids by name. ``places``: of digests of rows, by (digest of a tensor, axes).
+  RowReader(const py::handle& digests, py::dict names, py::dict places)
+      : digests_(digests), names_(std::move(names)), places_(std::move(places)) {}
 
   // Read tensors like this one from now on. ``form``: its id of layout, and its axes as bits; ``seed``: of all of it.
   void know(const py::handle& tensor, const py::tuple& form, u64 seed, u64 row_seed, size_t count, bool may_be_key) {
@@ -25,19 +26,60 @@ class RowReader {
     if (!is_plain(impl) || impl.dim() == 0 || impl.dim() > static_cast<i64>(MAX_DIMENSIONS)) return;
     layout_key(impl, key_);
     if (forms_.find(key_, key_.hash()) == nullptr)
-      forms_.add(key_, key_.hash(), {form[0], form[1], seed, row_seed, size, count, may_be_key});
+      forms_.add(key_, key_.hash(), {form[0].cast<u64>(), form[1].cast<u64>(), seed, row_seed, size, count, may_be_key});
   }
 
-  // The fields of a tensor, a tuple; None: Python is to find them.
-  py::object take(const py::handle& part, const py::handle& name, const py::handle& tensor, bool with_value,
-                  bool within_op) {
-    if (is_full_ || !THPVariable_CheckExact(tensor.ptr())) return py::none();
+  // The row of a tensor, as bytes; None: Python is to find it.
+  py::object take(u64 part, const py::handle& name, const py::handle& tensor, bool with_value, bool within_op) {
+    Row row;
+    if (!read(part, name, tensor, with_value, within_op, row)) return py::none();
+    return py::bytes(reinterpret_cast<const char*>(row.data()), sizeof row);
+  }
+
+  // Appends the rows of the tensors among ``values`` to a bytearray in order, each value with its name; false, and
+  // nothing is appended: something rare is among them. ``valued``: whether values are recorded, too; by name, or of all.
+  bool take_all(const py::bytearray& rows, const py::handle& part, const py::tuple& names, const py::tuple& values,
+                const py::handle& row, const py::handle& valued) {
+    std::vector<Named> found;
+    size_t left = MAX_OBJECTS;
+    for (size_t at = 0; at < values.size(); ++at)
+      if (!walk(names[at], values[at], 0, left, found)) return false;
+    for (const Named& one : found) {
+      const bool with_value = PyBool_Check(valued.ptr()) ? valued.ptr() == Py_True : valued[one.name].cast<bool>();
+      Row own;
+      if (read(part.cast<u64>(), one.name, one.tensor, with_value, false, own)) {
+        append(rows, reinterpret_cast<const char*>(own.data()), sizeof own);
+        continue;
+      }
+      const py::object made = digests_.attr("take")(part, one.name, one.tensor, row, py::arg("with_value") = with_value);
+      if (!made.is_none()) append(rows, PyBytes_AsString(made.ptr()), PyBytes_Size(made.ptr()));
+    }
+    return true;
+  }
+
+ private:
+  using Row = std::array<u64, 7>;
+
+  struct Form {
+    u64 layout, axes, seed, row_seed;
+    size_t size, count;
+    bool may_be_key;
+  };
+
+  // Owned, as Python that is called may empty the container that it was found in.
+  struct Named {
+    py::object name, tensor;
+  };
+
+  // Reads the row of a tensor; false: Python is to do it.
+  bool read(u64 part, const py::handle& name, const py::handle& tensor, bool with_value, bool within_op, Row& row) {
+    if (is_full_ || !THPVariable_CheckExact(tensor.ptr())) return false;
     const TensorImpl& impl = *THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl();
-    if (!is_plain(impl)) return py::none();
+    if (!is_plain(impl)) return false;
     layout_key(impl, key_);
     const Form* found = forms_.find(key_, key_.hash());
     const char* start = found == nullptr ? nullptr : start_of(impl);
-    if (found == nullptr || (start == nullptr && found->size != 0)) return py::none();
+    if (found == nullptr || (start == nullptr && found->size != 0)) return false;
     const Form form = *found;  // more may be known once Python has been called
     std::vector<char> copy = std::move(copy_);
     copy.resize(form.size);  // nothing may write to it between the two digests
@@ -47,51 +89,30 @@ class RowReader {
       char* end = copy.data();
       gather(start, impl.sizes(), impl.strides(), impl.itemsize(), end);
     }
-    const auto whole = checked(PyLong_FromUnsignedLongLong(digests::digest(copy.data(), form.size, form.seed)));
-    if ((with_value || (form.may_be_key && !within_op)) && !digests_.attr("knows")(whole).cast<bool>())
-      return py::none();
-    const py::tuple key = py::make_tuple(whole, form.axes);
-    auto block = find(blocks_, key);
-    if (!block) block = digests_.attr("add_block")(key, row_digests(form, copy.data()));
+    const u64 whole = digests::digest(copy.data(), form.size, form.seed);
+    if ((with_value || (form.may_be_key && !within_op)) && !digests_.attr("knows")(whole).cast<bool>()) return false;
+    const py::object place = place_of(form, whole, copy.data());
     copy_ = std::move(copy);
-    is_full_ = block.is_none();
-    if (is_full_) return block;
+    is_full_ = place.is_none();
+    if (is_full_) return false;
     auto id = find(names_, name);
     if (!id) id = digests_.attr("name")(name);
-    return py::make_tuple(part, id, form.layout, form.axes, whole, block);
-  }
-
-  // Appends the fields of the tensors among ``values`` in order, each value with its name; false, and nothing is
-  // appended: something rare is among them. ``valued``: whether values are recorded, too; by name, or of all.
-  bool take_all(py::list& fields, const py::handle& part, const py::tuple& names, const py::tuple& values,
-                const py::handle& row, const py::handle& valued) {
-    std::vector<Named> found;
-    size_t left = MAX_OBJECTS;
-    for (size_t at = 0; at < values.size(); ++at)
-      if (!walk(names[at], values[at], 0, left, found)) return false;
-    for (const Named& one : found) {
-      const bool with_value = PyBool_Check(valued.ptr()) ? valued.ptr() == Py_True : valued[one.name].cast<bool>();
-      py::object made = take(part, one.name, one.tensor, with_value, false);
-      if (made.is_none())
-        made = digests_.attr("take")(part, one.name, one.tensor, row, py::arg("with_value") = with_value);
-      if (made.is_none()) continue;
-      for (const py::handle field : py::reinterpret_borrow<py::tuple>(made)) fields.append(field);
-    }
+    row = {part, id.cast<u64>(), form.layout, form.axes, whole, place.cast<u64>(), form.count};
     return true;
   }
 
- private:
-  struct Form {
-    py::object layout, axes;
-    u64 seed, row_seed;
-    size_t size, count;
-    bool may_be_key;
-  };
+  // Of the digests of rows with these bytes, which may be new; None: the limit is reached.
+  py::object place_of(const Form& form, u64 whole, const char* bytes) {
+    const py::tuple key = py::make_tuple(whole, form.axes);
+    const auto place = find(places_, key);
+    return place ? place : digests_.attr("add")(key, row_digests(form, bytes));
+  }
 
-  // Owned, as Python that is called may empty the container that it was found in.
-  struct Named {
-    py::object name, tensor;
-  };
+  static void append(const py::bytearray& rows, const char* bytes, Py_ssize_t size) {
+    const Py_ssize_t before = PyByteArray_GET_SIZE(rows.ptr());
+    if (PyByteArray_Resize(rows.ptr(), before + size) != 0) throw py::error_already_set();
+    std::memcpy(PyByteArray_AS_STRING(rows.ptr()) + before, bytes, static_cast<size_t>(size));
+  }
 
   // Fewer than what Python walks, so that its limits need no look here.
   static constexpr size_t MAX_OBJECTS = 512;
@@ -170,7 +191,7 @@ class RowReader {
   }
 
   const py::handle digests_;
-  const py::dict names_, blocks_;
+  const py::dict names_, places_;
   KeyTable<Form> forms_;
   Words key_;
   std::vector<char> copy_;

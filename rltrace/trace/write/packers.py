@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from struct import Struct
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,9 +47,6 @@ from rltrace.trace.format.schema import (
     ValueIndex,
     ValueKind,
 )
-
-if TYPE_CHECKING:
-    from rltrace.trace.format.activation_rows import Part
 
 WriteChunk = Callable[[str, ArraySpec, int, NDArray[Any]], list[Any]]
 """Folder, array, chunk number, chunk in stored order; writes the chunk and returns its journal entry."""
@@ -246,74 +243,105 @@ class ValuePacker:
 # --- activations ------------------------------------------------------------------------------------------------------
 
 
-class DigestBlock:
-    """Digests of the rows of one tensor. Equal tensors share a block, which is written once."""
+TENSOR: Final = Struct("=7Q")
+"""A tensor of a call or an op: its part, id in table "names", id in table "layouts", axes (``bits_of``) and digest; the
+place of its rows' digests among all of its stream, and their number. Equal tensors may have one place."""
 
-    __slots__ = ("count", "digests", "offset")
-
-    def __init__(self, digests: NDArray[np.uint64]) -> None:
-        self.digests: NDArray[np.uint64] | None = digests
-        """None: written already."""
-        self.count = digests.size
-        self.offset = 0
-        """In ``activations/digests``, once written."""
+_ENTRY, _CALL = Struct("=4Q"), Struct(f"={len(ModuleCallColumn)}Q")
+_END, _OWNER, _, _TENSORS = range(4)
+"""Of an entry: rows that the stream must have before it can be written; what it is; its number, or row; its tensors."""
 
 
-class NewTensor(NamedTuple):
-    """One tensor of a call or an op."""
+class PendingActivations:
+    """Activation rows of one stream that no commit has written: of calls of modules that have ended, and of ops.
 
-    part: Part
-    name: int
-    """Id in table "names"."""
-    layout: int
-    """Id in table "layouts"."""
-    axes: int
-    """A bit each, as of ``bits_of``."""
-    whole: int
-    """Digest of the tensor."""
-    block: DigestBlock
+    They are kept as numbers: as objects, thousands of them would wait for each commit, and Python's garbage collector
+    would look through them again and again.
+    """
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+        self._entries, self._calls, self._tensors, self._digests = (bytearray() for _ in range(4))
+        self._taken = 0
+        """Digests that were taken."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return sum(map(len, (self._entries, self._calls, self._tensors, self._digests)))
+
+    def add_digests(self, digests: bytes) -> int:
+        """Add the digests of a tensor's rows, and return their place."""
+        place = self._taken + len(self._digests) // 8
+        self._digests += digests
+        return place
+
+    def add_call(self, call: Sequence[int], tensors: bytes | bytearray) -> None:
+        """Add a finished call. ``call``: its row in ``activations/calls``, but for the last column; ``tensors``: a
+        ``TENSOR`` each."""
+        count, number = len(tensors) // TENSOR.size, call[ModuleCallColumn.NUMBER]
+        self._calls += _CALL.pack(*call, count)
+        self._tensors += tensors
+        self._entries += _ENTRY.pack(call[ModuleCallColumn.END_ROW], TensorOwner.CALL, number, count)
+
+    def add_op(self, row: int, tensors: bytes | bytearray) -> None:
+        """Add an op whose row is the last or the next one."""
+        self._tensors += tensors
+        self._entries += _ENTRY.pack(row + 1, TensorOwner.OP, row, len(tensors) // TENSOR.size)
+
+    def forget_op(self, row: int) -> None:
+        """Drop the op of a row whose writing was interrupted."""
+        last = self._entries[-_ENTRY.size :]
+        if last:
+            end, owner, _, count = _ENTRY.unpack(last)
+            if owner == TensorOwner.OP and end > row:
+                del self._entries[-_ENTRY.size :], self._tensors[len(self._tensors) - count * TENSOR.size :]
+
+    def take(self, end: int, left_out: Sequence[LeftOut] = ()) -> NewActivations:
+        """Remove and return what needs only the stream's rows before ``end``, and all digests."""
+        entries = np.frombuffer(bytes(self._entries), np.uint64).reshape(-1, 4)
+        is_late = entries[:, _END] > end
+        entries = entries[: int(is_late.argmax())] if is_late.any() else entries
+        del self._entries[: entries.nbytes]
+        calls = int(np.count_nonzero(entries[:, _OWNER] == TensorOwner.CALL))
+        fields = _cut(self._tensors, 7, int(entries[:, _TENSORS].sum()))
+        tensors = np.zeros((len(fields), len(ActivationColumn)), np.uint64)
+        counts = entries[:, _TENSORS].astype(np.int64)
+        owners = (ActivationColumn.OWNER, ActivationColumn.NUMBER, ActivationColumn.TENSORS)
+        for column, numbers in zip(owners, entries.T[1:], strict=True):
+            tensors[:, column] = np.repeat(numbers, counts)
+        tensors[:, ActivationColumn.STREAM] = self._stream
+        tensors[:, ActivationColumn.PART :] = fields
+        first = self._taken
+        digests = _cut(self._digests, 1, len(self._digests) // 8).reshape(-1)
+        self._taken += len(digests)
+        calls_taken = _cut(self._calls, len(ModuleCallColumn), calls)
+        return NewActivations(self._stream, calls_taken, tensors, digests, first, left_out)
 
 
-NewTensors = list[Any]
-"""The fields of each ``NewTensor``, one after the other: as objects, thousands of them would wait for each commit, and
-Python's garbage collector would look through them again and again."""
-
-FIELDS: Final = len(NewTensor._fields)
-
-
-class NewCall(NamedTuple):
-    """One finished call of a module: its row in ``activations/calls``, column by column, but for the last one."""
-
-    flags: int
-    stream: int
-    number: int
-    parent: int
-    """1 plus a number, or 0."""
-    module: int
-    class_: int
-    step: int
-    phase: int
-    first_row: int
-    end_row: int
-    tensors: NewTensors
-
-
-class NewOp(NamedTuple):
-    """One op."""
-
-    stream: int
-    row: int
-    tensors: NewTensors
+def _cut(buffer: bytearray, columns: int, rows: int) -> NDArray[np.uint64]:
+    """The first rows of a table, shape [rows, columns], which are removed from it."""
+    size = 8 * columns * rows
+    taken = np.frombuffer(bytes(buffer[:size]), np.uint64).reshape(-1, columns)
+    del buffer[:size]
+    return taken
 
 
 class NewActivations(NamedTuple):
-    """The calls and ops with activation rows since the last commit."""
+    """Calls and ops of a stream with activation rows, for a commit."""
 
-    entries: Sequence[NewCall | NewOp] = ()
+    stream: int
+    calls: NDArray[np.uint64]
+    """Shape [n, len(ModuleCallColumn)]."""
+    tensors: NDArray[np.uint64]
+    """Shape [n, len(ActivationColumn)], with the place of their rows' digests among all of the stream as OFFSET."""
+    digests: NDArray[np.uint64]
+    first: int
+    """Place of the first of these digests."""
     left_out: Sequence[LeftOut] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.left_out)
+        return bool(len(self.calls) or len(self.tensors) or len(self.digests) or self.left_out)
 
 
 class ActivationPacker:
@@ -321,25 +349,22 @@ class ActivationPacker:
 
     def __init__(self) -> None:
         self._chunks = {spec.name: 0 for spec in ACTIVATION_ARRAYS}
+        self._places: dict[int, list[tuple[int, int]]] = {}
+        """By stream, the places of the first digest of each commit: among those of the stream, and in the array."""
 
     def write(self, new: NewActivations, write_chunk: WriteChunk) -> dict[str, object]:
         """Write the activation rows of a commit; returns its journal record."""
-        digests = self._write(ACTIVATION_DIGESTS, self._digests(new.entries), write_chunk)
-        calls = self._write(ACTIVATION_CALLS, _calls(new.entries), write_chunk)
-        tensors = self._write(ACTIVATION_TENSORS, _tensors(new.entries), write_chunk)
+        places = self._places.setdefault(new.stream, [(0, 0)])
+        if len(new.digests):
+            places.append((new.first, self._chunks[ACTIVATION_DIGESTS.name] * ACTIVATION_DIGESTS.chunk[0]))
+        firsts, offsets = np.array(places, np.uint64).T
+        found = new.tensors[:, ActivationColumn.OFFSET]
+        commit = np.searchsorted(firsts, found, side="right") - 1
+        new.tensors[:, ActivationColumn.OFFSET] = found - firsts[commit] + offsets[commit]
+        digests = self._write(ACTIVATION_DIGESTS, new.digests, write_chunk)
+        calls = self._write(ACTIVATION_CALLS, new.calls, write_chunk)
+        tensors = self._write(ACTIVATION_TENSORS, new.tensors, write_chunk)
         return activations_record(ActivationPart(calls, tensors, digests, tuple(new.left_out)))
-
-    def _digests(self, entries: Sequence[NewCall | NewOp]) -> NDArray[np.uint64]:
-        """The digests of all unwritten blocks, concatenated; sets the offset of each block."""
-        found: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
-        at = self._chunks[ACTIVATION_DIGESTS.name] * ACTIVATION_DIGESTS.chunk[0]
-        for entry in entries:
-            for block in entry.tensors[FIELDS - 1 :: FIELDS]:
-                if block.digests is not None:
-                    found.append(block.digests.reshape(-1))
-                    block.offset, block.digests = at, None
-                    at += block.count
-        return np.concatenate(found)
 
     def _write(self, spec: ArraySpec, rows: NDArray[np.uint64], write_chunk: WriteChunk) -> ArrayPart:
         part = _write_rows(spec, self._chunks[spec.name], rows, write_chunk)
@@ -360,41 +385,6 @@ def _chunks(spec: ArraySpec, rows: NDArray[np.uint64]) -> Iterator[NDArray[np.ui
         stored = np.zeros(chunk_codec.stored_shape(spec), np.uint64)
         stored[..., : part.shape[-1]] = part
         yield stored
-
-
-def _calls(entries: Sequence[NewCall | NewOp]) -> NDArray[np.uint64]:
-    calls = [entry for entry in entries if isinstance(entry, NewCall)]
-    cells = chain.from_iterable((*call[:-1], len(call.tensors) // FIELDS) for call in calls)
-    return np.fromiter(cells, np.uint64).reshape(-1, len(ModuleCallColumn))
-
-
-def _tensors(entries: Sequence[NewCall | NewOp]) -> NDArray[np.uint64]:
-    """The rows of all tensors, column by column, which takes a third of the time of row by row."""
-    fields: NewTensors = list(chain.from_iterable(entry.tensors for entry in entries))
-    counts = [len(entry.tensors) // FIELDS for entry in entries]
-    of_call = [isinstance(entry, NewCall) for entry in entries]
-    owners = {
-        ActivationColumn.OWNER: np.where(of_call, TensorOwner.CALL, TensorOwner.OP),
-        ActivationColumn.STREAM: [entry.stream for entry in entries],
-        ActivationColumn.NUMBER: [entry.number if isinstance(entry, NewCall) else entry.row for entry in entries],
-        ActivationColumn.TENSORS: counts,
-    }
-    rows = np.zeros((len(fields) // FIELDS, len(ActivationColumn)), np.uint64)
-    for column, numbers in owners.items():
-        rows[:, column] = np.repeat(np.array(numbers, np.uint64), counts)
-    of_tensors = (
-        ActivationColumn.PART,
-        ActivationColumn.NAME,
-        ActivationColumn.LAYOUT,
-        ActivationColumn.AXES,
-        ActivationColumn.WHOLE,
-    )
-    for at, column in enumerate(of_tensors):
-        rows[:, column] = np.fromiter(fields[at::FIELDS], np.uint64)
-    blocks: list[DigestBlock] = fields[FIELDS - 1 :: FIELDS]
-    rows[:, ActivationColumn.OFFSET] = [block.offset for block in blocks]
-    rows[:, ActivationColumn.COUNT] = [block.count for block in blocks]
-    return rows
 
 
 def bits_of(axes: tuple[int, ...]) -> int:

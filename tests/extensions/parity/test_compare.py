@@ -1,6 +1,7 @@
 """Two programs compared by row, from recordings: what parts is found, and what agrees is not said to part."""
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -192,7 +193,8 @@ def test_a_fused_module_is_compared_by_its_parts(tmp_path: Path) -> None:
 
 def test_what_a_part_explains_is_no_finding_of_the_whole(tmp_path: Path) -> None:
     """Where both programs have it fused, its output is that of the part that differs."""
-    (engine, _), (trainer, _) = fused_and_split(), fused_and_split()
+    engine, _ = fused_and_split()
+    trainer = deepcopy(engine)
     with torch.no_grad():
         trainer.layer.both.weight[-1, 0] += 1  # type: ignore[union-attr]
     sources.add(points=fused_points)

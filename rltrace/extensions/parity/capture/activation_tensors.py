@@ -7,7 +7,6 @@ of the program's modes, subclasses and autograd; keeps no tensor.
 from __future__ import annotations
 
 import inspect
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
@@ -30,17 +29,7 @@ from rltrace.recorder.digests.layouts import Layout, dtype_name, is_compound
 from rltrace.trace.format.activation_rows import Part
 from rltrace.trace.format.records import ActivationRequest, axes_of
 from rltrace.trace.format.schema import LIMIT, ValueKind
-from rltrace.trace.write.packers import (
-    FIELDS,
-    DigestBlock,
-    NewActivations,
-    NewCall,
-    NewOp,
-    NewTensor,
-    NewTensors,
-    NewValue,
-    bits_of,
-)
+from rltrace.trace.write.packers import TENSOR, NewActivations, NewValue, PendingActivations, bits_of
 
 # --- queue ------------------------------------------------------------------------------------------------------------
 #
@@ -52,58 +41,61 @@ OVERHEAD: Final = 88
 
 
 class ActivationQueue(RowQueue):
-    """Captured activation rows, with the bytes that they use: pairs of a ``NewCall`` or ``NewOp`` and its size. Other
-    sizes are numbers of digests."""
+    """Captured activation rows, with the bytes that they use."""
 
     def __init__(self, request: ActivationRequest) -> None:
         super().__init__(request)
-        self._new = 0
-        """Digests that have been counted since the last entry."""
+        self._pending: dict[int, PendingActivations] = {}
 
-    def use(self, digests: int) -> bool:
-        """Whether a tensor with so many new digests is within the limit, against which they are counted, whether or not
-        they will be written; after the first one that is not, none is."""
+    def add_digests(self, stream: int, digests: bytes) -> int | None:
+        """Add the digests of a tensor's rows, and return their place among those of the stream; None: the limit is
+        reached, and nothing more is added."""
         with self._lock:
-            if self._fits(8 * digests + OVERHEAD):
-                self._used += 8 * digests
-                self._new += digests
-        return not self.is_full
+            if not self._fits(len(digests) + OVERHEAD):
+                return None
+            self._used += len(digests)
+            self.pending_bytes += len(digests)
+            return self._of(stream).add_digests(digests)
 
-    def add(self, entry: NewCall | NewOp) -> None:
-        """Add a call that has ended, or an op whose row is the last or the next one."""
-        overhead = OVERHEAD * (len(entry.tensors) // FIELDS + 1)
+    def add(self, stream: int, tensors: bytes | bytearray, *, call: Sequence[int] | None = None, row: int = 0) -> None:
+        """Add a call of a module that has ended, or else the op of a row, as of ``PendingActivations``."""
+        size = OVERHEAD * (len(tensors) // TENSOR.size + 1)
         if self.pending_bytes > MAX_PENDING_BYTES and not self.stopped:
             self.wait_for_commit()
         with self._lock:
-            size, self._new = overhead + 8 * self._new, 0
-            self._used += overhead
+            self._used += size
             self._fits(0)
             self.pending_bytes += size
-            self._streams.setdefault(entry.stream, deque()).append((entry, size))
+            own = self._of(stream)
+            if call is None:
+                own.add_op(row, tensors)
+            else:
+                own.add_call(call, tensors)
         if self.pending_bytes > FLUSH_BYTES:
             self.request_commit()
 
     def forget(self, stream: int, row: int) -> None:
         """Drop the op of a row whose writing was interrupted."""
         with self._lock:
-            own = self._streams.get(stream)
-            if own and isinstance(own[-1][0], NewOp) and own[-1][0].row >= row:
-                self.pending_bytes -= own.pop()[1]
+            self._of(stream).forget_op(row)
 
     def take(self, stream: int, end: int) -> NewActivations:
         """Entries that need only the stream's rows before ``end``, and what was left out since the last call."""
         with self._lock:
-            own, entries = self._streams.get(stream, deque()), []
-            while own and _end_row(own[0][0]) <= end:
-                entry, size = own.popleft()
-                self.pending_bytes -= size
-                entries.append(entry)
-            return NewActivations(entries, self._pop_left_out(stream))
+            found = self._of(stream).take(end, self._pop_left_out(stream))
+            self.pending_bytes = sum(own.size for own in self._pending.values())
+            return found
 
+    def stop(self) -> None:
+        super().stop()
+        with self._lock:
+            self._pending.clear()
 
-def _end_row(entry: NewCall | NewOp) -> int:
-    """Rows that the stream must have before the entry can be written."""
-    return entry.end_row if isinstance(entry, NewCall) else entry.row + 1
+    def _of(self, stream: int) -> PendingActivations:
+        own = self._pending.get(stream)
+        if own is None:
+            own = self._pending[stream] = PendingActivations(stream)
+        return own
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------
@@ -139,10 +131,10 @@ class RowDigests:
         self._names: dict[str, int] = {}
         self._forms: dict[int, _Form] = {}
         """By id of a layout."""
-        self._blocks: dict[tuple[int, int], DigestBlock] = {}
-        """By digest of a tensor and axes."""
+        self._places: dict[tuple[int, int], int] = {}
+        """Of the digests of a tensor's rows, by digest of the tensor and axes."""
         native = None if process.library is None else process.library.RowReader
-        self._reader = None if native is None else native(self, self._names, self._blocks)
+        self._reader = None if native is None else native(self, self._names, self._places)
 
     def name(self, text: str) -> int:
         """Id in table "names"."""
@@ -157,21 +149,27 @@ class RowDigests:
         """Whether the value of a tensor with this digest has been captured."""
         return self._values.knows(digest)
 
-    def add_block(self, key: tuple[int, int], rows: bytes) -> DigestBlock | None:
-        """The block of a tensor that is new, by digest and axes, with its rows' digests; None: the limit is reached."""
-        count = len(rows) // 8
-        return self._know(key, np.frombuffer(rows, np.uint64)) if self._queue.use(count) else None
+    def add(self, key: tuple[int, int], digests: bytes) -> int | None:
+        """Add the digests of the rows of a tensor that is new, by its digest and axes, and return their place; None:
+        the limit is reached."""
+        place = self._queue.add_digests(self._stream, digests)
+        if place is not None:
+            if len(self._places) >= 2 * MAX_KNOWN:
+                for old in list(islice(self._places, MAX_KNOWN)):
+                    del self._places[old]
+            self._places[key] = place
+        return place
 
     def take_all(
         self,
-        tensors: NewTensors,
+        tensors: bytearray,
         part: Part,
         names: Sequence[str],
         values: Sequence[object],
         row: int,
         valued: bool | Mapping[str, bool],
     ) -> bool:
-        """Append the tensors among a call's values in the library; False, and none is: it is to be done in Python.
+        """Append a ``TENSOR`` for each among a call's values in the library; False, and none is: Python is to do it.
 
         ``valued``: whether the values of tensors are requested; where it is no bool, by name.
         """
@@ -190,15 +188,15 @@ class RowDigests:
         digest: int | None = None,
         within_op: bool = False,
         with_value: bool = False,
-    ) -> NewTensor | None:
-        """The rows of one tensor, as it is now; None where it cannot be read, which is recorded.
+    ) -> bytes | None:
+        """The rows of one tensor, as it is now, as a ``TENSOR``; None where it cannot be read, which is recorded.
 
         ``digest``: of the tensor, where it has just been computed. ``row``: rows that the stream has now.
         ``with_value``: its value is requested, too. ``within_op``: called by the recorder of an op; else the tensor is
         of a call, and may hold what identifies rows.
         """
         if self._reader is not None and digest is None and not self._queue.is_full:
-            found: NewTensor | None = self._reader.take(part, name, tensor, with_value, within_op)
+            found: bytes | None = self._reader.take(part, name, tensor, with_value, within_op)
             if found is not None:
                 return found
         try:
@@ -236,22 +234,22 @@ class RowDigests:
         with_value: bool,
         *,
         is_key: bool,
-    ) -> NewTensor | None:
+    ) -> bytes | None:
         layout = form.layout
-        known = digest is not None and (digest, form.bits) in self._blocks
+        known = digest is not None and (digest, form.bits) in self._places
         if known and not (with_value and not self._values.knows(digest or 0)):
             assert digest is not None
-            return self._new(place, row, form, digest, lambda: np.zeros(0, np.uint64))
+            return self._new(place, row, form, digest, lambda: b"")
         with _bytes(tensor, layout) as data:
             whole = digest_buffer(data, layout.seed)
             if digest is not None and whole != digest:
                 raise NoBytesError(CHANGED)
 
-            def digests() -> NDArray[np.uint64]:
+            def digests() -> bytes:
                 found = form.row_digests(data)
                 if type(data) is memoryview and digest_buffer(data, layout.seed) != whole:
                     raise NoBytesError(CHANGED)
-                return found
+                return found.tobytes()
 
             new = self._new(place, row, form, whole, digests)
             if new is not None and with_value and not self._values.knows(whole):
@@ -259,24 +257,17 @@ class RowDigests:
             return new
 
     def _new(
-        self, place: tuple[Part, str], row: int, form: _Form, whole: int, digests: Callable[[], NDArray[np.uint64]]
-    ) -> NewTensor | None:
+        self, place: tuple[Part, str], row: int, form: _Form, whole: int, digests: Callable[[], bytes]
+    ) -> bytes | None:
         """``digests``: of the rows, if these bytes are new."""
         key = whole, form.bits
-        block = self._blocks.get(key)
-        if self._queue.is_full or (block is None and not self._queue.use(form.count)):
+        at = None if self._queue.is_full else self._places.get(key)
+        if at is None and not self._queue.is_full:
+            at = self.add(key, digests())
+        if at is None:
             self._queue.leave_out(LIMIT, self._stream, row, 8 * form.count)
             return None
-        if block is None:
-            block = self._know(key, digests())
-        return NewTensor(place[0], self.name(place[1]), form.layout.id, form.bits, whole, block)
-
-    def _know(self, key: tuple[int, int], digests: NDArray[np.uint64]) -> DigestBlock:
-        if len(self._blocks) >= 2 * MAX_KNOWN:
-            for old in list(islice(self._blocks, MAX_KNOWN)):
-                del self._blocks[old]
-        block = self._blocks[key] = DigestBlock(digests)
-        return block
+        return TENSOR.pack(place[0], self.name(place[1]), form.layout.id, form.bits, whole, at, form.count)
 
     def _add_value(self, digest: int, layout: Layout, data: bytes | memoryview, row: int, *, is_key: bool) -> None:
         if is_key or self._values.has_room(len(data)):

@@ -4,9 +4,11 @@ Owns which tensors of an op are digested, and when: outputs and inputs right aft
 has not changed its inputs; inputs that it writes, before it runs.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -39,7 +41,6 @@ from rltrace.selectors import Key, Selector, parse_selectors
 from rltrace.trace.format.activation_rows import POINT, SHARD, Part
 from rltrace.trace.format.records import ActivationRequest
 from rltrace.trace.format.schema import CallFlag, Phase, RowFlag
-from rltrace.trace.write.packers import NewCall, NewOp, NewTensor, NewTensors
 
 # --- calls ------------------------------------------------------------------------------------------------------------
 #
@@ -52,32 +53,44 @@ TOO_MANY = f"a call has more than {MAX_TENSORS:,} tensors, or too many things to
 
 NO_GRAD, GRAD = int(CallFlag.CALL), int(CallFlag.CALL | CallFlag.GRAD)
 
+_WHOLE = ("",)
+"""The name of what a call returns."""
+
+
+class CallForm(NamedTuple):
+    """What the calls of a module in one phase, within others or not, have in common."""
+
+    module: int
+    """Id in table "modules"."""
+    phase: Phase
+    class_: int
+    """Id in table "names"."""
+    is_recorded: bool
+    valued: tuple[bool | Mapping[str, bool], bool | Mapping[str, bool]]
+    """Whether values are recorded of inputs, and of outputs; where that is no bool, by the name of the tensor."""
+
 
 @dataclass(slots=True)
 class OpenCall:
     """A call that has begun."""
 
     number: int
-    parent: int | None
+    parent: OpenCall | None
     depth: int
     first_row: int
-    module: int
-    phase: Phase
-    recorded: bool
+    form: CallForm
     owner: torch.nn.Module
-    class_: int = 0
     step: int = 0
-    grad: bool = False
-    with_value: bool = False
+    flags: int = NO_GRAD
     args: tuple[Any, ...] = ()
-    tensors: NewTensors = field(default_factory=list)
+    tensors: bytearray = field(default_factory=bytearray)
 
 
 class ValuedPlaces(dict[str, bool]):
     """By the name of a tensor of a module's calls, whether its value is recorded, since it may be logits or
     log-probabilities, or is a rank's part."""
 
-    def __init__(self, part: Part, *, returns_logits: bool) -> None:
+    def __init__(self, part: Part, *, returns_logits: bool = False) -> None:
         super().__init__()
         self._part = part
         self._returns_logits = returns_logits
@@ -123,8 +136,10 @@ class CallRows:
         self._names = names
         self._open: list[OpenCall] = []
         self._begun = 0
-        self._valued: dict[tuple[int, bool, bool], ValuedPlaces] = {}
-        """By id of a module, whether it is the outermost one, and whether of its arguments."""
+        self._forms: dict[tuple[int, Phase, bool, type], CallForm] = {}
+        """By module, phase, whether the call is within no other, and class; of the step at hand, if it matters."""
+        self._by_step = wanted.has_steps or with_values.has_steps
+        self._step = -1
 
     def begins(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int
@@ -144,12 +159,12 @@ class CallRows:
             return
         try:
             self._close(call)
-            if call.recorded:
+            if call.form.is_recorded:
                 row = self._stream.row
-                self._take(call, Part.OUTPUT, ("",), (result,), row)
+                self._take(call, Part.OUTPUT, _WHOLE, (result,), row)
                 for find in self._sources_of(call):
                     self._take_points(call, self._points(find, call, call.args, result), row)
-                self._finish(call, 0, row)
+                self._finish(call, row)
         except Exception as error:
             self._leave_out(error)
 
@@ -159,8 +174,9 @@ class CallRows:
             return
         try:
             self._close(call)
-            if call.recorded:
-                self._finish(call, int(CallFlag.RAISED), self._stream.row)
+            if call.form.is_recorded:
+                call.flags |= int(CallFlag.RAISED)
+                self._finish(call, self._stream.row)
         except Exception as error:
             self._leave_out(error)
 
@@ -168,23 +184,38 @@ class CallRows:
         stream, open_calls = self._stream, self._open
         while open_calls and open_calls[-1].depth >= depth:  # interrupted before it could end
             open_calls.pop()
-        parent = open_calls[-1].number if open_calls else None
-        current = stream.modules.current
+        outer = open_calls[-1] if open_calls else None
         phase = stream.current_phase if torch._C._current_autograd_node() is None else Phase.BACKWARD
-        recorded, row = self._wanted.may_find_in(current, phase), stream.row
-        call = OpenCall(self._begun, parent, depth, row, current, phase, recorded, module)
+        if self._by_step and stream.process.step != self._step:
+            self._step = stream.process.step
+            self._forms.clear()
+        key = stream.modules.current, phase, outer is None, type(module)
+        form, row = self._forms.get(key) or self._make_form(key, module), stream.row
+        call = OpenCall(self._begun, outer, depth, row, form, module)
         self._begun += 1
         open_calls.append(call)
-        if recorded:
-            call.class_ = self._digests.name(type(module).__name__)
-            call.step = stream.process.step
-            call.grad = torch.is_grad_enabled()
-            call.with_value = self._with_values.may_find_in(current, phase)
-            call.args = args
+        if form.is_recorded:
+            call.step, call.args = stream.process.step, args
+            if torch.is_grad_enabled():
+                call.flags = GRAD
             self._take(call, Part.INPUT, *self._names.arguments(module, args, kwargs), row)
-            if parent is None:
+            if outer is None:
                 self._take_facts(call, row)
         return call
+
+    def _make_form(self, key: tuple[int, Phase, bool, type], module: torch.nn.Module) -> CallForm:
+        current, phase, is_outermost, kind = key
+        if len(self._forms) >= MAX_KNOWN:
+            self._forms.clear()
+        recorded = self._wanted.may_find_in(current, phase)
+        with_value = recorded and self._with_values.may_find_in(current, phase)
+        valued: tuple[bool | Mapping[str, bool], bool | Mapping[str, bool]] = with_value, with_value
+        if recorded and self._with_logits and not with_value:
+            returns_logits = self._returns_logits(current, module, is_outermost)
+            valued = ValuedPlaces(Part.INPUT), ValuedPlaces(Part.OUTPUT, returns_logits=returns_logits)
+        form = CallForm(current, phase, self._digests.name(kind.__name__) if recorded else 0, recorded, valued)
+        self._forms[key] = form
+        return form
 
     def _take_facts(self, call: OpenCall, row: int) -> None:
         try:
@@ -196,7 +227,7 @@ class CallRows:
     def take_points(self, find: Points, args: tuple[Any, ...], result: Any) -> None:
         """As of ``call_facts.PointTaker``."""
         call = self._open[-1] if self._open and not self._queue.stopped else None
-        if call is not None and call.recorded:
+        if call is not None and call.form.is_recorded:
             self._take_points(call, self._points(find, call, args, result), self._stream.row)
 
     def _take_points(self, call: OpenCall, points: Iterable[Point], row: int) -> None:
@@ -224,7 +255,7 @@ class CallRows:
 
     def _take(self, call: OpenCall, part: Part, names: Sequence[str], values: Sequence[object], row: int) -> None:
         """Add the tensors among ``values``, each with its name."""
-        valued = self._valued_of(call, part) if self._with_logits and not call.with_value else call.with_value
+        valued = call.form.valued[part is Part.OUTPUT]
         if self._digests.take_all(call.tensors, part, names, values, row, valued):
             return
         budget, count = WalkBudget(), 0
@@ -235,25 +266,15 @@ class CallRows:
                     break
                 with_value = valued if isinstance(valued, bool) else valued[place]
                 new = self._digests.take(part, place, tensor, row, with_value=with_value)
-                call.tensors += new or ()
+                call.tensors += new or b""
         if count > MAX_TENSORS or budget.spent:
             self._queue.leave_out(TOO_MANY, self._stream.number, row, 0)
 
-    def _valued_of(self, call: OpenCall, part: Part) -> ValuedPlaces:
-        key = call.module, call.parent is None, part is Part.INPUT
-        known = self._valued.get(key)
-        if known is None:
-            if len(self._valued) >= MAX_KNOWN:
-                self._valued.clear()
-            returns_logits = part is Part.OUTPUT and self._returns_logits(call)
-            known = self._valued[key] = ValuedPlaces(part, returns_logits=returns_logits)
-        return known
-
-    def _returns_logits(self, call: OpenCall) -> bool:
-        """Whether the called module is a head, or a whole model without one."""
-        name = self._stream.process.tables.words.module(call.module).rpartition(".")[2]
-        has_head = any(inner in HEADS for inner, _ in members(call.owner, "_modules"))
-        return name in HEADS or (call.parent is None and not has_head)
+    def _returns_logits(self, number: int, module: torch.nn.Module, is_outermost: bool) -> bool:
+        """Whether a module is a head, or a whole model without one."""
+        name = self._stream.process.tables.words.module(number).rpartition(".")[2]
+        has_head = any(inner in HEADS for inner, _ in members(module, "_modules"))
+        return name in HEADS or (is_outermost and not has_head)
 
     def _leave_out(self, error: Exception) -> None:
         """A call could not be read: its rows are missing, the recording goes on."""
@@ -263,11 +284,10 @@ class CallRows:
         while self._open and self._open.pop() is not call:
             pass
 
-    def _finish(self, call: OpenCall, flags: int, end: int) -> None:
-        flags |= GRAD if call.grad else NO_GRAD
-        parent = 0 if call.parent is None else call.parent + 1
-        place = parent, call.module, call.class_, call.step, int(call.phase), call.first_row, end
-        self._queue.add(NewCall(flags, self._stream.number, call.number, *place, call.tensors))
+    def _finish(self, call: OpenCall, end: int) -> None:
+        form, parent = call.form, 0 if call.parent is None else call.parent.number + 1
+        number, place = self._stream.number, (form.module, form.class_, call.step, form.phase, call.first_row, end)
+        self._queue.add(number, call.tensors, call=(call.flags, number, call.number, parent, *place))
 
 
 # --- stream -----------------------------------------------------------------------------------------------------------
@@ -291,7 +311,7 @@ class _Op:
         self.inputs = inputs
         self.may_rows = may_rows
         self.may_values = may_values
-        self.early: dict[str, NewTensor | None] = {}
+        self.early: dict[str, bytes | None] = {}
         """By name, inputs that the op may change, digested before it ran."""
 
 
@@ -384,7 +404,7 @@ class ActivationCapture(OpHook[_Op]):
         self._queue.forget(self._stream.number, self._stream.row)
 
     def _record(self, op: _Op, written: list[Tensor], returned: list[Tensor], out: Any, *, with_value: bool) -> None:
-        recorded: list[NewTensor | None] = []
+        recorded: list[bytes | None] = []
         stream, take, row = self._stream, self._digests.take, self._stream.row
         for place, (name, tensor) in enumerate(op.inputs, -len(op.inputs)):
             if stream.links[place] == OVERWRITTEN:
@@ -403,9 +423,9 @@ class ActivationCapture(OpHook[_Op]):
                 recorded.append(
                     take(Part.OUTPUT, name, tensor, row, digest=digest, within_op=True, with_value=with_value)
                 )
-        found: NewTensors = [field for tensor in recorded if tensor is not None for field in tensor]
+        found = b"".join(filter(None, recorded))
         if found:
-            self._queue.add(NewOp(stream.number, row, found))
+            self._queue.add(stream.number, found, row=row)
 
 
 def returned_names(func: OpOverload, out: Any) -> Iterator[tuple[str, Tensor]]:

@@ -27,7 +27,7 @@ from rltrace.extensions.parity.capture import activation_tensors
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
 from rltrace.trace.format.schema import LIMIT
 from rltrace.trace.read.reader import open_trace
-from rltrace.trace.write.packers import DigestBlock, bits_of
+from rltrace.trace.write.packers import TENSOR, bits_of
 
 
 class Policy(nn.Module):
@@ -189,37 +189,39 @@ def test_the_library_reads_what_python_reads(tensor: torch.Tensor, native_librar
     """Tensors like one that it knows, wherever their bytes are; not those that only look like it."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     axes, seed = tuple(range(len(shape) - 1)), seed_of(dtype, shape)
-    owner, blocks = Owner(), dict[Any, Any]()
-    reader = native_library.RowReader(owner, {"x": 7}, blocks)
+    owner, places = Owner(), dict[Any, int]()
+    reader = native_library.RowReader(owner, {"x": 7}, places)
     assert reader.take(Part.INPUT, "x", tensor, False, False) is None
     row_seed, count = seed_of(dtype, shape[-1:]), math.prod(shape[:-1])
     reader.know(tensor, (3, bits_of(axes)), seed, row_seed, count, not tensor.is_floating_point())
     raw = tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
     whole = digest_buffer(raw, seed)
-    expected = Part.INPUT, 7, 3, bits_of(axes), whole, owner.block
-    assert reader.take(Part.INPUT, "x", tensor, False, True) == expected
+    expected = Part.INPUT, 7, 3, bits_of(axes), whole, PLACE, count
+    assert TENSOR.unpack(reader.take(Part.INPUT, "x", tensor, False, True)) == expected
     [(key, rows)] = owner.added
     assert key == (whole, bits_of(axes))
     assert np.array_equal(np.frombuffer(rows, np.uint64), row_digests(raw, dtype, shape, tensor.itemsize, axes).ravel())
-    blocks[key] = block = DigestBlock(np.zeros(0, np.uint64))
-    again = reader.take(Part.INPUT, "y", tensor, False, True)
-    assert (again[1], again[-1] is block, len(owner.added)) == (len("y"), True, 1)
+    places[key] = 99
+    again = TENSOR.unpack(reader.take(Part.INPUT, "y", tensor, False, True))
+    assert (again[1], again[-2], len(owner.added)) == (len("y"), 99, 1)
     others = [tensor[..., None], tensor.unsqueeze(0), tensor.to_sparse(), tensor.as_subclass(Own)]
     assert [reader.take(Part.INPUT, "x", other, False, True) for other in others] == [None] * len(others)
     if tensor.is_floating_point():
         assert reader.take(Part.INPUT, "x", torch._neg_view(tensor), False, True) is None
 
 
+PLACE = 5
+
+
 class Owner:
     """What a reader asks of its owner."""
 
     def __init__(self) -> None:
-        self.block = DigestBlock(np.zeros(0, np.uint64))
         self.added: list[tuple[Any, bytes]] = []
 
-    def add_block(self, key: Any, rows: bytes) -> DigestBlock:
+    def add(self, key: Any, rows: bytes) -> int:
         self.added.append((key, rows))
-        return self.block
+        return PLACE
 
     def name(self, text: str) -> int:
         return len(text)
