@@ -29,29 +29,30 @@ class RowReader {
       forms_.add(key_, key_.hash(), {form[0].cast<u64>(), form[1].cast<u64>(), seed, row_seed, size, count, may_be_key});
   }
 
-  // The row of a tensor, as bytes; None: Python is to find it.
-  py::object take(u64 part, const py::handle& name, const py::handle& tensor, bool with_value, bool within_op) {
+  // The row of a tensor, as bytes; None: Python is to find it. ``at``: rows that the stream has.
+  py::object take(u64 part, const py::handle& name, const py::handle& tensor, const py::handle& at, bool with_value,
+                  bool within_op) {
     Row row;
-    if (!read(part, name, tensor, with_value, within_op, row)) return py::none();
+    if (!read(part, name, tensor, at, with_value, within_op, row)) return py::none();
     return py::bytes(reinterpret_cast<const char*>(row.data()), sizeof row);
   }
 
   // Appends the rows of the tensors among ``values`` to a bytearray in order, each value with its name; false, and
   // nothing is appended: something rare is among them. ``valued``: whether values are recorded, too; by name, or of all.
   bool take_all(const py::bytearray& rows, const py::handle& part, const py::tuple& names, const py::tuple& values,
-                const py::handle& row, const py::handle& valued) {
+                const py::handle& at, const py::handle& valued) {
     std::vector<Named> found;
     size_t left = MAX_OBJECTS;
-    for (size_t at = 0; at < values.size(); ++at)
-      if (!walk(names[at], values[at], 0, left, found)) return false;
+    for (size_t place = 0; place < values.size(); ++place)
+      if (!walk(names[place], values[place], 0, left, found)) return false;
     for (const Named& one : found) {
       const bool with_value = PyBool_Check(valued.ptr()) ? valued.ptr() == Py_True : valued[one.name].cast<bool>();
       Row own;
-      if (read(part.cast<u64>(), one.name, one.tensor, with_value, false, own)) {
+      if (read(part.cast<u64>(), one.name, one.tensor, at, with_value, false, own)) {
         append(rows, reinterpret_cast<const char*>(own.data()), sizeof own);
         continue;
       }
-      const py::object made = digests_.attr("take")(part, one.name, one.tensor, row, py::arg("with_value") = with_value);
+      const py::object made = digests_.attr("take")(part, one.name, one.tensor, at, py::arg("with_value") = with_value);
       if (!made.is_none()) append(rows, PyBytes_AsString(made.ptr()), PyBytes_Size(made.ptr()));
     }
     return true;
@@ -72,7 +73,8 @@ class RowReader {
   };
 
   // Reads the row of a tensor; false: Python is to do it.
-  bool read(u64 part, const py::handle& name, const py::handle& tensor, bool with_value, bool within_op, Row& row) {
+  bool read(u64 part, const py::handle& name, const py::handle& tensor, const py::handle& at, bool with_value,
+            bool within_op, Row& row) {
     if (is_full_ || !THPVariable_CheckExact(tensor.ptr())) return false;
     const TensorImpl& impl = *THPVariable_Unpack(tensor.ptr()).unsafeGetTensorImpl();
     if (!is_plain(impl)) return false;
@@ -90,11 +92,13 @@ class RowReader {
       gather(start, impl.sizes(), impl.strides(), impl.itemsize(), end);
     }
     const u64 whole = digests::digest(copy.data(), form.size, form.seed);
-    if ((with_value || (form.may_be_key && !within_op)) && !digests_.attr("knows")(whole).cast<bool>()) return false;
     const py::object place = place_of(form, whole, copy.data());
-    copy_ = std::move(copy);
     is_full_ = place.is_none();
     if (is_full_) return false;
+    const bool is_key = form.may_be_key && !within_op;
+    if ((with_value || is_key) && !digests_.attr("knows")(whole).cast<bool>())
+      digests_.attr("add_value")(whole, form.layout, py::bytes(copy.data(), form.size), at, is_key);
+    copy_ = std::move(copy);
     auto id = find(names_, name);
     if (!id) id = digests_.attr("name")(name);
     row = {part, id.cast<u64>(), form.layout, form.axes, whole, place.cast<u64>(), form.count};
@@ -117,6 +121,7 @@ class RowReader {
   // Fewer than what Python walks, so that its limits need no look here.
   static constexpr size_t MAX_OBJECTS = 512;
   static constexpr int MAX_DEPTH = 4;
+  static constexpr size_t MAX_CLASSES = 16;
   static constexpr size_t MAX_NAME = 128;
 
   // As ``named_tensors``; false where it does more than look into plain tuples, lists and dictionaries.
@@ -141,26 +146,50 @@ class RowReader {
       if (depth == MAX_DEPTH) return false;
       PyObject *key, *item;
       for (Py_ssize_t at = 0; PyDict_Next(object, &at, &key, &item);) {
-        if (!PyUnicode_CheckExact(key)) return false;
+        if (!PyUnicode_CheckExact(key) && !PyLong_CheckExact(key)) return false;
         const auto owned = py::reinterpret_borrow<py::object>(item);
-        if (!walk(inside(name, py::reinterpret_borrow<py::object>(key)), owned, depth + 1, left, found)) return false;
+        const auto word = PyUnicode_CheckExact(key) ? py::reinterpret_borrow<py::object>(key) : checked(PyObject_Str(key));
+        if (!walk(inside(name, word), owned, depth + 1, left, found)) return false;
       }
       return true;
     }
-    return !may_hold_tensors(Py_TYPE(object));
+    auto* const tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
+    for (PyTypeObject* one : {&PyTuple_Type, &PyList_Type, &PyDict_Type, tensor})
+      if (PyType_IsSubtype(Py_TYPE(object), one)) return false;
+    const py::object fields = fields_of(reinterpret_cast<PyObject*>(Py_TYPE(object)));
+    return fields.is_none() || (depth < MAX_DEPTH && walk_fields(name, value, fields, depth, left, found));
+  }
+
+  // The names of the fields of a dataclass, a tuple; None: the class is none, and Python does not look into it.
+  py::object fields_of(PyObject* kind) {
+    for (const auto& [known, fields] : fields_)
+      if (known.ptr() == kind) return fields;
+    const auto owned = py::reinterpret_borrow<py::object>(kind);
+    const py::object fields = digests_.attr("fields_of")(owned);
+    if (fields_.size() == MAX_CLASSES) fields_.clear();
+    fields_.emplace_back(owned, fields);
+    return fields;
+  }
+
+  // As ``object.__getattribute__``, so that no code of the program runs; a field may not be set.
+  bool walk_fields(const py::handle& name, const py::handle& value, const py::handle& fields, int depth, size_t& left,
+                   std::vector<Named>& found) {
+    for (const py::handle field : py::reinterpret_borrow<py::tuple>(fields)) {
+      const auto item = py::reinterpret_steal<py::object>(PyObject_GenericGetAttr(value.ptr(), field.ptr()));
+      if (!item) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
+        PyErr_Clear();
+      } else if (!is_number_or_text(item.ptr()) &&
+                 !walk(inside(name, py::reinterpret_borrow<py::object>(field)), item, depth + 1, left, found)) {
+        return false;
+      }
+    }
+    return true;
   }
 
   static bool is_number_or_text(PyObject* object) {
     return object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
            PyUnicode_CheckExact(object) || PyBytes_CheckExact(object);
-  }
-
-  // Whether Python looks into objects of a class that is not one of the plain containers.
-  static bool may_hold_tensors(PyTypeObject* type) {
-    auto* const tensor = reinterpret_cast<PyTypeObject*>(THPVariableClass);
-    for (PyTypeObject* one : {&PyTuple_Type, &PyList_Type, &PyDict_Type, tensor})
-      if (PyType_IsSubtype(type, one)) return true;
-    return PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), "__dataclass_fields__") != 0;
   }
 
   static py::object inside(const py::handle& name, const py::object& key) {
@@ -193,6 +222,7 @@ class RowReader {
   const py::handle digests_;
   const py::dict names_, places_;
   KeyTable<Form> forms_;
+  std::vector<std::pair<py::object, py::object>> fields_;  // names of the fields of dataclasses
   Words key_;
   std::vector<char> copy_;
   bool is_full_ = false;  // the limit is reached

@@ -247,9 +247,8 @@ TENSOR: Final = Struct("=7Q")
 """A tensor of a call or an op: its part, id in table "names", id in table "layouts", axes (``bits_of``) and digest; the
 place of its rows' digests among all of its stream, and their number. Equal tensors may have one place."""
 
-_ENTRY, _CALL = Struct("=4Q"), Struct(f"={len(ModuleCallColumn)}Q")
-_END, _OWNER, _, _TENSORS = range(4)
-"""Of an entry: rows that the stream must have before it can be written; what it is; its number, or row; its tensors."""
+_CALL, _OP = Struct(f"={len(ModuleCallColumn)}Q"), Struct("=2Q")
+"""A call, as in ``activations/calls``; the row of an op, and how many tensors it has."""
 
 
 class PendingActivations:
@@ -261,14 +260,14 @@ class PendingActivations:
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
-        self._entries, self._calls, self._tensors, self._digests = (bytearray() for _ in range(4))
+        self._calls, self._of_calls, self._ops, self._of_ops, self._digests = (bytearray() for _ in range(5))
         self._taken = 0
         """Digests that were taken."""
 
     @property
     def size(self) -> int:
         """Bytes in memory."""
-        return sum(map(len, (self._entries, self._calls, self._tensors, self._digests)))
+        return sum(map(len, (self._calls, self._of_calls, self._ops, self._of_ops, self._digests)))
 
     def add_digests(self, digests: bytes) -> int:
         """Add the digests of a tensor's rows, and return their place."""
@@ -279,52 +278,54 @@ class PendingActivations:
     def add_call(self, call: Sequence[int], tensors: bytes | bytearray) -> None:
         """Add a finished call. ``call``: its row in ``activations/calls``, but for the last column; ``tensors``: a
         ``TENSOR`` each."""
-        count, number = len(tensors) // TENSOR.size, call[ModuleCallColumn.NUMBER]
-        self._calls += _CALL.pack(*call, count)
-        self._tensors += tensors
-        self._entries += _ENTRY.pack(call[ModuleCallColumn.END_ROW], TensorOwner.CALL, number, count)
+        self._calls += _CALL.pack(*call, len(tensors) // TENSOR.size)
+        self._of_calls += tensors
 
     def add_op(self, row: int, tensors: bytes | bytearray) -> None:
         """Add an op whose row is the last or the next one."""
-        self._tensors += tensors
-        self._entries += _ENTRY.pack(row + 1, TensorOwner.OP, row, len(tensors) // TENSOR.size)
+        self._ops += _OP.pack(row, len(tensors) // TENSOR.size)
+        self._of_ops += tensors
 
     def forget_op(self, row: int) -> None:
         """Drop the op of a row whose writing was interrupted."""
-        last = self._entries[-_ENTRY.size :]
-        if last:
-            end, owner, _, count = _ENTRY.unpack(last)
-            if owner == TensorOwner.OP and end > row:
-                del self._entries[-_ENTRY.size :], self._tensors[len(self._tensors) - count * TENSOR.size :]
+        last = self._ops[-_OP.size :]
+        if last and (found := _OP.unpack(last))[0] >= row:
+            del self._ops[-_OP.size :], self._of_ops[len(self._of_ops) - found[1] * TENSOR.size :]
 
     def take(self, end: int, left_out: Sequence[LeftOut] = ()) -> NewActivations:
         """Remove and return what needs only the stream's rows before ``end``, and all digests."""
-        entries = np.frombuffer(bytes(self._entries), np.uint64).reshape(-1, 4)
-        is_late = entries[:, _END] > end
-        entries = entries[: int(is_late.argmax())] if is_late.any() else entries
-        del self._entries[: entries.nbytes]
-        calls = int(np.count_nonzero(entries[:, _OWNER] == TensorOwner.CALL))
-        fields = _cut(self._tensors, 7, int(entries[:, _TENSORS].sum()))
-        tensors = np.zeros((len(fields), len(ActivationColumn)), np.uint64)
-        counts = entries[:, _TENSORS].astype(np.int64)
-        owners = (ActivationColumn.OWNER, ActivationColumn.NUMBER, ActivationColumn.TENSORS)
-        for column, numbers in zip(owners, entries.T[1:], strict=True):
-            tensors[:, column] = np.repeat(numbers, counts)
-        tensors[:, ActivationColumn.STREAM] = self._stream
-        tensors[:, ActivationColumn.PART :] = fields
-        first = self._taken
-        digests = _cut(self._digests, 1, len(self._digests) // 8).reshape(-1)
+        calls = _cut(self._calls, len(ModuleCallColumn), lambda calls: calls[:, ModuleCallColumn.END_ROW] <= end)
+        ops = _cut(self._ops, 2, lambda ops: ops[:, 0] < end)
+        of_calls = (TensorOwner.CALL, *calls.T[[ModuleCallColumn.NUMBER, ModuleCallColumn.TENSORS]], self._of_calls)
+        tensors = [self._tensors(*owners) for owners in (of_calls, (TensorOwner.OP, *ops.T, self._of_ops))]
+        first, digests = self._taken, np.frombuffer(bytes(self._digests), np.uint64)
+        self._digests.clear()
         self._taken += len(digests)
-        calls_taken = _cut(self._calls, len(ModuleCallColumn), calls)
-        return NewActivations(self._stream, calls_taken, tensors, digests, first, left_out)
+        return NewActivations(self._stream, calls, np.concatenate(tensors), digests, first, left_out)
+
+    def _tensors(
+        self, owner: TensorOwner, numbers: NDArray[np.uint64], counts: NDArray[np.uint64], tensors: bytearray
+    ) -> NDArray[np.uint64]:
+        """The tensors of calls or ops, which are removed, as rows of ``activations/tensors``."""
+        rows = np.zeros((int(counts.sum()), len(ActivationColumn)), np.uint64)
+        rows[:, ActivationColumn.OWNER], rows[:, ActivationColumn.STREAM] = owner, self._stream
+        for column, values in ((ActivationColumn.NUMBER, numbers), (ActivationColumn.TENSORS, counts)):
+            rows[:, column] = np.repeat(values, counts.astype(np.int64))
+        size = len(rows) * TENSOR.size
+        rows[:, ActivationColumn.PART :] = np.frombuffer(bytes(tensors[:size]), np.uint64).reshape(-1, TENSOR.size // 8)
+        del tensors[:size]
+        return rows
 
 
-def _cut(buffer: bytearray, columns: int, rows: int) -> NDArray[np.uint64]:
-    """The first rows of a table, shape [rows, columns], which are removed from it."""
-    size = 8 * columns * rows
-    taken = np.frombuffer(bytes(buffer[:size]), np.uint64).reshape(-1, columns)
-    del buffer[:size]
-    return taken
+def _cut(
+    table: bytearray, columns: int, choose: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+) -> NDArray[np.uint64]:
+    """The first rows of a table, as many as are chosen in a row, which are removed from it."""
+    rows = np.frombuffer(bytes(table), np.uint64).reshape(-1, columns)
+    chosen = choose(rows)
+    rows = rows if chosen.all() else rows[: int(chosen.argmin())]
+    del table[: rows.nbytes]
+    return rows
 
 
 class NewActivations(NamedTuple):

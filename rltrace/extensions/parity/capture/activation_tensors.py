@@ -51,28 +51,41 @@ class ActivationQueue(RowQueue):
         """Add the digests of a tensor's rows, and return their place among those of the stream; None: the limit is
         reached, and nothing more is added."""
         with self._lock:
-            if not self._fits(len(digests) + OVERHEAD):
+            if self.is_full or self._used + len(digests) + OVERHEAD > self.request.limit:
+                self.is_full = True
                 return None
             self._used += len(digests)
             self.pending_bytes += len(digests)
             return self._of(stream).add_digests(digests)
 
-    def add(self, stream: int, tensors: bytes | bytearray, *, call: Sequence[int] | None = None, row: int = 0) -> None:
-        """Add a call of a module that has ended, or else the op of a row, as of ``PendingActivations``."""
-        size = OVERHEAD * (len(tensors) // TENSOR.size + 1)
+    def add_call(self, stream: int, call: Sequence[int], tensors: bytearray) -> None:
+        """Add a call of a module that has ended, as of ``PendingActivations``."""
+        if self.pending_bytes > FLUSH_BYTES:
+            self._request_room()
+        with self._lock:
+            self._count(len(tensors))
+            self._of(stream).add_call(call, tensors)
+
+    def add_op(self, stream: int, row: int, tensors: bytes) -> None:
+        """Add the op of a row, as of ``PendingActivations``."""
+        if self.pending_bytes > FLUSH_BYTES:
+            self._request_room()
+        with self._lock:
+            self._count(len(tensors))
+            self._of(stream).add_op(row, tensors)
+
+    def _request_room(self) -> None:
+        self.request_commit()
         if self.pending_bytes > MAX_PENDING_BYTES and not self.stopped:
             self.wait_for_commit()
-        with self._lock:
-            self._used += size
-            self._fits(0)
-            self.pending_bytes += size
-            own = self._of(stream)
-            if call is None:
-                own.add_op(row, tensors)
-            else:
-                own.add_call(call, tensors)
-        if self.pending_bytes > FLUSH_BYTES:
-            self.request_commit()
+
+    def _count(self, size: int) -> None:
+        """Count an entry with so many bytes of tensors."""
+        size = OVERHEAD * (size // TENSOR.size + 1)
+        self._used += size
+        self.pending_bytes += size
+        if self._used > self.request.limit:
+            self.is_full = True
 
     def forget(self, stream: int, row: int) -> None:
         """Drop the op of a row whose writing was interrupted."""
@@ -92,10 +105,7 @@ class ActivationQueue(RowQueue):
             self._pending.clear()
 
     def _of(self, stream: int) -> PendingActivations:
-        own = self._pending.get(stream)
-        if own is None:
-            own = self._pending[stream] = PendingActivations(stream)
-        return own
+        return self._pending.get(stream) or self._pending.setdefault(stream, PendingActivations(stream))
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------
@@ -134,7 +144,8 @@ class RowDigests:
         self._places: dict[tuple[int, int], int] = {}
         """Of the digests of a tensor's rows, by digest of the tensor and axes."""
         native = None if process.library is None else process.library.RowReader
-        self._reader = None if native is None else native(self, self._names, self._places)
+        self.reader = None if native is None else native(self, self._names, self._places)
+        """Of the library; None: there is none."""
 
     def name(self, text: str) -> int:
         """Id in table "names"."""
@@ -149,6 +160,11 @@ class RowDigests:
         """Whether the value of a tensor with this digest has been captured."""
         return self._values.knows(digest)
 
+    @staticmethod
+    def fields_of(kind: type) -> tuple[str, ...] | None:
+        """Names of the fields of a dataclass; None: it is none."""
+        return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+
     def add(self, key: tuple[int, int], digests: bytes) -> int | None:
         """Add the digests of the rows of a tensor that is new, by its digest and axes, and return their place; None:
         the limit is reached."""
@@ -159,24 +175,6 @@ class RowDigests:
                     del self._places[old]
             self._places[key] = place
         return place
-
-    def take_all(
-        self,
-        tensors: bytearray,
-        part: Part,
-        names: Sequence[str],
-        values: Sequence[object],
-        row: int,
-        valued: bool | Mapping[str, bool],
-    ) -> bool:
-        """Append a ``TENSOR`` for each among a call's values in the library; False, and none is: Python is to do it.
-
-        ``valued``: whether the values of tensors are requested; where it is no bool, by name.
-        """
-        if self._reader is None or self._queue.is_full:
-            return False
-        done: bool = self._reader.take_all(tensors, part, names, values, row, valued)
-        return done
 
     def take(
         self,
@@ -195,8 +193,8 @@ class RowDigests:
         ``with_value``: its value is requested, too. ``within_op``: called by the recorder of an op; else the tensor is
         of a call, and may hold what identifies rows.
         """
-        if self._reader is not None and digest is None and not self._queue.is_full:
-            found: bytes | None = self._reader.take(part, name, tensor, with_value, within_op)
+        if self.reader is not None and digest is None and not self._queue.is_full:
+            found: bytes | None = self.reader.take(part, name, tensor, row, with_value, within_op)
             if found is not None:
                 return found
         try:
@@ -220,8 +218,8 @@ class RowDigests:
         shape = tuple(tensor.shape)
         axes = axes_of(self._queue.request.axes, len(shape))
         form = self._forms.setdefault(layout.id, _Form(layout, tensor.dtype, tensor.element_size(), shape, axes))
-        if self._reader is not None and form.is_quick and type(tensor) in PLAIN:
-            self._reader.know(tensor, (layout.id, form.bits), layout.seed, form.seed, form.count, form.may_be_key)
+        if self.reader is not None and form.is_quick and type(tensor) in PLAIN:
+            self.reader.know(tensor, (layout.id, form.bits), layout.seed, form.seed, form.count, form.may_be_key)
         return form
 
     def _take(
@@ -253,7 +251,7 @@ class RowDigests:
 
             new = self._new(place, row, form, whole, digests)
             if new is not None and with_value and not self._values.knows(whole):
-                self._add_value(whole, layout, data, row, is_key=is_key)
+                self.add_value(whole, layout.id, bytes(data), row, is_key)
             return new
 
     def _new(
@@ -269,9 +267,10 @@ class RowDigests:
             return None
         return TENSOR.pack(place[0], self.name(place[1]), form.layout.id, form.bits, whole, at, form.count)
 
-    def _add_value(self, digest: int, layout: Layout, data: bytes | memoryview, row: int, *, is_key: bool) -> None:
+    def add_value(self, digest: int, layout: int, data: bytes, row: int, is_key: bool) -> None:
+        """Capture the value of a tensor. ``layout``: its id; ``is_key``: it may identify rows, whatever the limit."""
         if is_key or self._values.has_room(len(data)):
-            self._values.add(NewValue(ValueKind.WITH_ROWS, digest, self._stream, row, 0, layout.id, bytes(data)))
+            self._values.add(NewValue(ValueKind.WITH_ROWS, digest, self._stream, row, 0, layout, data))
         else:
             self._values.leave_out(LIMIT, self._stream, row, len(data))
 

@@ -34,7 +34,7 @@ from rltrace.recorder.core.op_info import OpPlan
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.regions import RegionInputs
-from rltrace.recorder.core.row_buffer import OVERWRITTEN
+from rltrace.recorder.core.row_buffer import OVERWRITTEN, phase_bits
 from rltrace.recorder.core.storages import address_of
 from rltrace.recorder.digests.cuda_graphs import overrides_disabled
 from rltrace.selectors import Key, Selector, parse_selectors
@@ -52,6 +52,8 @@ TOO_MANY = f"a call has more than {MAX_TENSORS:,} tensors, or too many things to
 
 
 NO_GRAD, GRAD = int(CallFlag.CALL), int(CallFlag.CALL | CallFlag.GRAD)
+
+_BACKWARD = phase_bits(Phase.BACKWARD)
 
 _WHOLE = ("",)
 """The name of what a call returns."""
@@ -136,8 +138,9 @@ class CallRows:
         self._names = names
         self._open: list[OpenCall] = []
         self._begun = 0
-        self._forms: dict[tuple[int, Phase, bool, type], CallForm] = {}
-        """By module, phase, whether the call is within no other, and class; of the step at hand, if it matters."""
+        self._forms: dict[tuple[int, int, bool, type], CallForm] = {}
+        """By module, phase as in the flags of a row, whether the call is within no other, and class; of the step at
+        hand, if it matters."""
         self._by_step = wanted.has_steps or with_values.has_steps
         self._step = -1
 
@@ -185,7 +188,7 @@ class CallRows:
         while open_calls and open_calls[-1].depth >= depth:  # interrupted before it could end
             open_calls.pop()
         outer = open_calls[-1] if open_calls else None
-        phase = stream.current_phase if torch._C._current_autograd_node() is None else Phase.BACKWARD
+        phase = stream.phase if torch._C._current_autograd_node() is None else _BACKWARD
         if self._by_step and stream.process.step != self._step:
             self._step = stream.process.step
             self._forms.clear()
@@ -203,8 +206,9 @@ class CallRows:
                 self._take_facts(call, row)
         return call
 
-    def _make_form(self, key: tuple[int, Phase, bool, type], module: torch.nn.Module) -> CallForm:
-        current, phase, is_outermost, kind = key
+    def _make_form(self, key: tuple[int, int, bool, type], module: torch.nn.Module) -> CallForm:
+        current, bits, is_outermost, kind = key
+        phase = Phase.BACKWARD if bits == _BACKWARD else self._stream.current_phase
         if len(self._forms) >= MAX_KNOWN:
             self._forms.clear()
         recorded = self._wanted.may_find_in(current, phase)
@@ -256,7 +260,9 @@ class CallRows:
     def _take(self, call: OpenCall, part: Part, names: Sequence[str], values: Sequence[object], row: int) -> None:
         """Add the tensors among ``values``, each with its name."""
         valued = call.form.valued[part is Part.OUTPUT]
-        if self._digests.take_all(call.tensors, part, names, values, row, valued):
+        reader: Any = self._digests.reader
+        is_native = reader is not None and not self._queue.is_full
+        if is_native and reader.take_all(call.tensors, part, names, values, row, valued):
             return
         budget, count = WalkBudget(), 0
         for name, value in zip(names, values, strict=False):
@@ -285,9 +291,10 @@ class CallRows:
             pass
 
     def _finish(self, call: OpenCall, end: int) -> None:
-        form, parent = call.form, 0 if call.parent is None else call.parent.number + 1
-        number, place = self._stream.number, (form.module, form.class_, call.step, form.phase, call.first_row, end)
-        self._queue.add(number, call.tensors, call=(call.flags, number, call.number, parent, *place))
+        module, phase, class_, _, _ = call.form
+        number, parent = self._stream.number, 0 if call.parent is None else call.parent.number + 1
+        row = (call.flags, number, call.number, parent, module, class_, call.step, phase, call.first_row, end)
+        self._queue.add_call(number, row, call.tensors)
 
 
 # --- stream -----------------------------------------------------------------------------------------------------------
@@ -425,7 +432,7 @@ class ActivationCapture(OpHook[_Op]):
                 )
         found = b"".join(filter(None, recorded))
         if found:
-            self._queue.add(stream.number, found, row=row)
+            self._queue.add_op(stream.number, row, found)
 
 
 def returned_names(func: OpOverload, out: Any) -> Iterator[tuple[str, Tensor]]:

@@ -24,6 +24,7 @@ from rltrace.digest.activation_rows import row_digests
 from rltrace.errors import SelectorError, UsageError
 from rltrace.extensions.archive.verify import verify
 from rltrace.extensions.parity.capture import activation_tensors
+from rltrace.extensions.parity.capture.activation_tensors import RowDigests, named_tensors
 from rltrace.trace.format.activation_rows import ActivationRows, ModuleCall, Part
 from rltrace.trace.format.schema import LIMIT
 from rltrace.trace.read.reader import open_trace
@@ -191,23 +192,23 @@ def test_the_library_reads_what_python_reads(tensor: torch.Tensor, native_librar
     axes, seed = tuple(range(len(shape) - 1)), seed_of(dtype, shape)
     owner, places = Owner(), dict[Any, int]()
     reader = native_library.RowReader(owner, {"x": 7}, places)
-    assert reader.take(Part.INPUT, "x", tensor, False, False) is None
+    assert reader.take(Part.INPUT, "x", tensor, 0, False, False) is None
     row_seed, count = seed_of(dtype, shape[-1:]), math.prod(shape[:-1])
     reader.know(tensor, (3, bits_of(axes)), seed, row_seed, count, not tensor.is_floating_point())
     raw = tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
     whole = digest_buffer(raw, seed)
     expected = Part.INPUT, 7, 3, bits_of(axes), whole, PLACE, count
-    assert TENSOR.unpack(reader.take(Part.INPUT, "x", tensor, False, True)) == expected
+    assert TENSOR.unpack(reader.take(Part.INPUT, "x", tensor, 0, False, True)) == expected
     [(key, rows)] = owner.added
     assert key == (whole, bits_of(axes))
     assert np.array_equal(np.frombuffer(rows, np.uint64), row_digests(raw, dtype, shape, tensor.itemsize, axes).ravel())
     places[key] = 99
-    again = TENSOR.unpack(reader.take(Part.INPUT, "y", tensor, False, True))
+    again = TENSOR.unpack(reader.take(Part.INPUT, "y", tensor, 0, False, True))
     assert (again[1], again[-2], len(owner.added)) == (len("y"), 99, 1)
     others = [tensor[..., None], tensor.unsqueeze(0), tensor.to_sparse(), tensor.as_subclass(Own)]
-    assert [reader.take(Part.INPUT, "x", other, False, True) for other in others] == [None] * len(others)
+    assert [reader.take(Part.INPUT, "x", other, 0, False, True) for other in others] == [None] * len(others)
     if tensor.is_floating_point():
-        assert reader.take(Part.INPUT, "x", torch._neg_view(tensor), False, True) is None
+        assert reader.take(Part.INPUT, "x", torch._neg_view(tensor), 0, False, True) is None
 
 
 PLACE = 5
@@ -393,6 +394,37 @@ def test_where_tensors_are_found(record: Record) -> None:
     inputs, outputs = ([t.name for t in call.tensors if t.part is part] for part in (Part.INPUT, Part.OUTPUT))
     assert inputs == ["point.x", "point.y.0", "1", "extra"]
     assert outputs == ["logits", "past.0.0", "past.1.7", "past.1.2"]
+
+
+def test_the_library_finds_tensors_where_python_does(native_library: Any) -> None:
+    """In plain containers and dataclasses, by the same names; what is of another kind is left to Python."""
+
+    @dataclass
+    class Output:
+        logits: torch.Tensor
+        past: Any = None
+
+        @property
+        def broken(self) -> None:
+            raise AssertionError("code of the program runs")
+
+    class Wanting(Owner):
+        fields_of = staticmethod(RowDigests.fields_of)
+
+        def take(self, part: Part, name: str, tensor: torch.Tensor, row: int, *, with_value: bool) -> None:
+            names.append(name)
+
+    names: list[str] = []
+    owner, x = Wanting(), torch.ones(2)
+    reader = native_library.RowReader(owner, {}, {})
+    unset = Output.__new__(Output)
+    unset.past = [x, object()]
+    for value in ({7: x, "a": (x, 3)}, Output(x, {"b": [Output(x)]}), unset, [None, "text", Odd(), x]):
+        names.clear()
+        assert reader.take_all(bytearray(), Part.INPUT, ("v",), (value,), 0, False)
+        assert names == [name for name, _ in named_tensors(value, "v")] != []
+    for value in ({2.5: x}, Point(x, []), Watching(x), OddList([x])):
+        assert not reader.take_all(bytearray(), Part.INPUT, ("v",), (value,), 0, False)
 
 
 class Odd:
