@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rltrace.extension import has_verb
-from rltrace.fingerprint.host import is_recorded
+from rltrace.fingerprint.host import FILE_LISTS, is_recorded
 from rltrace.masking import MASK
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def record(trace: Trace, file: str, *options: object, other: Trace | None = None
     command = line("record", *options, "-o", file, "--", *program(trace))
     if folder:
         command = command.replace(f" -o {shlex.quote(file)} -- ", f" -o {FROM_HERE}{shlex.quote(file)} -- ", 1)
-    masked = [name for name, value in _variables(trace).items() if MASK in value and not is_recorded(name)]
+    masked = [name for name, value in variables_of(trace).items() if MASK in value and not is_recorded(name)]
     comment = f"  # and {', '.join(masked)}, which the trace does not hold" if masked else ""
     return in_folder(folder, extra_variables(trace, other), command) + comment
 
@@ -190,7 +190,7 @@ def file_names(a: Trace, b: Trace, ending: str) -> tuple[str, str]:
 def extra_variables(trace: Trace, other: Trace | None) -> dict[str, str]:
     """Recorded environment variables that the program of ``trace`` names itself, and those of PyTorch that ``other``
     does not have, or has with another value; without ``other``, this process."""
-    own, others = _variables(trace), os.environ if other is None else _variables(other)
+    own, others = variables_of(trace), os.environ if other is None else variables_of(other)
     is_extra = {name: others.get(name) != value for name, value in own.items()}
     return {
         name: value for name, value in own.items() if (is_extra[name] or not is_recorded(name)) and MASK not in value
@@ -203,13 +203,28 @@ def _unknown_variables(a: Trace, b: Trace) -> str:
     return "" if facts[0] != facts[1] or difference(program(a), program(b)) else UNKNOWN_VARIABLES
 
 
+LAUNCHER: Final = "launcher:"
+"""Start of the name of a process that starts the ranks."""
+
 COMMENT: Final = re.compile(r"""  # (?:and|with) [^'"]*$""")
 """What a command says of variables. Text of the program that looks like it is quoted, and ends with a quote."""
 
 UNKNOWN_VARIABLES: Final = "  # with the variables of B, if it had others: its trace holds none"
 
 
-def _variables(trace: Trace) -> dict[str, str]:
-    facts = trace.processes[0].facts if trace.processes else {}
-    names = [name for name in facts if name.startswith("env.") and name != "env.LD_PRELOAD"]
-    return {name.removeprefix("env."): str(facts[name]) for name in names if facts[name] is not None}
+def variables_of(trace: Trace) -> dict[str, str]:
+    """The recorded environment variables that the program was started with, apart from lists of files.
+
+    Behind a launcher such as torchrun, whose sources name none, also those that the ranks' own sources name and all
+    of them have alike.
+    """
+    facts = dict(trace.processes[0].facts) if trace.processes else {}
+    if trace.processes and trace.processes[0].name.startswith(LAUNCHER):
+        named: dict[str, set[object]] = {}
+        for process in trace.processes[1:]:
+            for name, value in process.facts.items():
+                if name.startswith("env.") and not is_recorded(name.removeprefix("env.")):
+                    named.setdefault(name, set()).add(value)
+        facts |= {name: values.pop() for name, values in named.items() if len(values) == 1 and name not in facts}
+    found = {name.removeprefix("env."): value for name, value in facts.items() if name.startswith("env.")}
+    return {name: str(value) for name, value in found.items() if value is not None and name not in FILE_LISTS}

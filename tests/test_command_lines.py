@@ -23,6 +23,7 @@ from rltrace.command_lines import (
     record,
     record_both,
     record_whole,
+    variables_of,
 )
 from rltrace.commands.main import VERBS
 from rltrace.testing.builder import TraceBuilder
@@ -127,6 +128,19 @@ def test_variables_of_one_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("MKL_CBWR", "AVX512")
     assert parse_line(record(trace, "b.zarr")).variables == {"MKL_CBWR": "AVX2"}
+
+
+def test_variables_of_ranks_behind_a_launcher(tmp_path: Path) -> None:
+    """Those that the ranks' sources name and all have alike are the command's; not what the launcher gave each."""
+    builder = TraceBuilder(tmp_path / "a.zarr", process="launcher:torchrun")
+    builder.fact("env.OMP_NUM_THREADS", "1")
+    for rank in range(2):
+        process = builder.process(f"rank{rank}/main")
+        for name, value in (("SEED", "7"), ("PART", str(rank)), ("WORLD_SIZE", "2")):
+            process.fact(f"env.{name}", value)
+        process.stream().op("aten.mm.default")
+    trace = open_trace(builder.finish())
+    assert variables_of(trace) == {"OMP_NUM_THREADS": "1", "SEED": "7"}
 
 
 def test_a_run_of_which_no_variable_is_known(tmp_path: Path) -> None:

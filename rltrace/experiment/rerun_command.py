@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rltrace.command_lines import in_folder
+from rltrace.command_lines import in_folder, variables_of
 from rltrace.errors import UsageError
 from rltrace.fingerprint.host import FILE_LISTS, is_recorded
 from rltrace.masking import MASK
@@ -61,7 +61,7 @@ def recipe_of(
     variable that this process has is passed on as it is.
     """
     words = tuple(command) or _command(trace, option)
-    found = {**_variables(trace), **(variables or {})}
+    found = {**variables_of(trace), **(variables or {})}
     masked = [name for name, value in found.items() if MASK in value and name not in os.environ]
     if masked:
         raise UsageError(
@@ -102,13 +102,6 @@ def _folder(trace: Trace) -> Path:
             "program's folder with --folder"
         )
     return folder
-
-
-def _variables(trace: Trace) -> dict[str, str]:
-    recorded_facts = trace.processes[0].facts if trace.processes else {}
-    names = [name.removeprefix("env.") for name in recorded_facts if name.startswith("env.")]
-    found = {name: recorded_facts[f"env.{name}"] for name in names if name not in FILE_LISTS}
-    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def machine_difference(trace: Trace, facts: Mapping[str, object]) -> str | None:

@@ -1,5 +1,7 @@
 """Streams: one per thread that dispatches an op, named by the thread."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -299,6 +301,22 @@ def test_what_torchscript_runs_beside_a_thread(record: Record) -> None:
             assert run.rows[-1].name == "exp"
         found = [compare(runs[0].path, other.path).verdict for other in runs[1:]]
         assert Verdict.DIVERGED not in found
+
+
+def test_threads_of_a_backend(tmp_path: Path) -> None:
+    """Gloo's own thread runs ops of the collectives that rpc begins with: they are no threads of TorchScript."""
+    program = """
+import sys, torch
+from torch.distributed import rpc
+options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{sys.argv[1]}")
+rpc.init_rpc("alone", rank=0, world_size=1, rpc_backend_options=options)
+torch.ones(2).exp()
+rpc.shutdown()
+"""
+    record = (sys.executable, "-m", "rltrace", "record", "--quiet", "-o", str(tmp_path / "a.zarr"), "--")
+    subprocess.run([*record, sys.executable, "-c", program, str(tmp_path / "meeting")], check=True, capture_output=True)
+    [process] = open_trace(tmp_path / "a.zarr").processes
+    assert (process.state, "threads.beside" in process.facts) == ("complete", False)
 
 
 def scripted() -> Callable[[], object]:

@@ -446,7 +446,7 @@ class Recorder {
   static bool guarded(Row& row, Write write);
 
   const char* obstacle_of(Operator& op, const Stack* stack, Scratch& scratch, const torch::autograd::Node* node) {
-    if (node == nullptr && !is_own_thread()) return "a thread of TorchScript";
+    if (node == nullptr && !is_own_thread()) return "a thread without Python";
     if (at::impl::PythonTorchFunctionTLS::stack_len() > 0) return "a mode of __torch_function__";
     if (c10::impl::PythonDispatcherTLS::get_state() != nullptr) return "the Python dispatcher";
     const IValue* arguments = &*(stack->end() - static_cast<i64>(op.parameters.size()));

@@ -200,7 +200,7 @@ class RowBuffer:
 
     def record_torchscript_op(self) -> None:
         """An op ran in a TorchScript thread and gets no row."""
-        if not self.has_torchscript_ops:
+        if not self.has_torchscript_ops and not torchscript_threads.is_thread_of_a_backend():
             self.has_torchscript_ops = True
             self.process.report_missing(torchscript_threads.FACT, f"{self.name} from row {self.row}")
 

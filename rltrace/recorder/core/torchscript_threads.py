@@ -1,11 +1,13 @@
-"""Ops without a row: on symbolic shapes, or run by a thread that TorchScript forked.
+"""Ops without a row: on symbolic shapes, or run by a thread that TorchScript forked or that a backend has.
 
 Owns how such ops are recognised. Threads that TorchScript forks inherit the dispatch mode of their parent and run
-beside it.
+beside it, as those of Gloo do in collectives that ``init_rpc`` makes.
 """
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -22,6 +24,18 @@ def is_torchscript_thread(depth: int) -> bool:
     except ValueError:
         return True
     return False
+
+
+def is_thread_of_a_backend() -> bool:
+    """Whether the calling thread is of a backend of torch.distributed: its ops are of a collective, which has a row."""
+    try:
+        return Path("/proc/thread-self/comm").read_text().startswith(BACKENDS)
+    except (OSError, ValueError):
+        return False
+
+
+BACKENDS: Final = ("pt_gloo", "pt_mpi", "pt_nccl", "pt_ucc")
+"""Beginnings of the names that torch gives to these threads."""
 
 
 def is_symbolic(error: Exception, tensors: Iterable[torch.Tensor]) -> bool:
