@@ -7,6 +7,7 @@ import torch
 from recorded import Record, digest_of
 from torch import nn
 from torch.amp import GradScaler
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import rltrace
 from rltrace.digest import digest_pages
@@ -288,3 +289,25 @@ def test_what_an_optimizer_began_with(record: Record) -> None:
     assert resumed.state == resumed.kept == first.kept
     assert resumed.parameters == got.column(Step.PARAMETERS)[1]
     assert first.parameters not in got.column(Step.PARAMETERS)
+
+
+def test_an_attempt_that_torch_makes_for_an_optimizer_to_have_a_state(record: Record) -> None:
+    """It is none of the program: what is resumed begins with the state that was loaded, at the step after."""
+    model = nn.Linear(3, 1)
+
+    def train(optimizer: torch.optim.Optimizer) -> None:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with record.block() as got:
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        scheduled = torch.optim.Adam(model.parameters(), lr=0.1)
+        torch.optim.lr_scheduler.StepLR(scheduled, 1)  # which wraps ``step``
+        train(optimizer)
+        saved = get_state_dict(model, optimizer)
+        set_state_dict(model, scheduled, model_state_dict=saved[0], optim_state_dict=saved[1])
+        train(scheduled)
+    resumed = got.process.optimizer_starts[1]
+    assert got.optimizers == [("Adam#0", 0, 0), ("Adam#1", 0, 0)]
+    assert (resumed.state, resumed.parameters) == (("exp_avg", "exp_avg_sq", "step"), got.column(Step.PARAMETERS)[0])

@@ -246,6 +246,8 @@ class StepCounter:
             return
         try:
             if optimizer not in self._states:
+                if _only_makes_state(sys._getframe(1)):
+                    return
                 self._local.start = id(optimizer), self._digest(optimizer), state_names(optimizer)
             self._local.digest = self._digest(optimizer, gradients=True)
             if self._attempt_capture is not None:
@@ -272,10 +274,12 @@ class StepCounter:
         self._finish(optimizer, _skipped_inside(optimizer))
 
     def _finish(self, optimizer: Any, skipped: int) -> None:
-        self.attempts += 1
-        backwards, self._backwards = self._backwards, 0
         try:
             state = self._states.get(optimizer)
+            if state is None and _only_makes_state(sys._getframe(1)):
+                return
+            self.attempts += 1
+            backwards, self._backwards = self._backwards, 0
             if state is None:
                 owner = "" if self.is_asleep else self._writer.owner_of(_parameters(optimizer))
                 state = self._states[optimizer] = OptimizerState(self._optimizer_count, type(optimizer).__name__, owner)
@@ -347,6 +351,23 @@ class StepCounter:
         """Current states of the global generators."""
         with torch._C._DisableTorchDispatch():
             return self._generators.states()
+
+
+def _only_makes_state(frame: FrameType | None) -> bool:
+    """Whether this attempt, which is called in ``frame``, is none of the program: torch makes one, with gradients and
+    rates of zero, so that an optimizer has a state into which a checkpoint is loaded."""
+    for _ in range(FRAMES_OF_A_STEP):
+        if frame is None:
+            return False
+        name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
+        if name == "_init_optim_state" and module == "torch.distributed.checkpoint.state_dict":
+            return True
+        frame = frame.f_back
+    return False
+
+
+FRAMES_OF_A_STEP: Final = 8
+"""Frames from a hook of an optimizer to its caller, those of schedulers and of ours included."""
 
 
 def _parameters(optimizer: Any) -> list[Any]:
