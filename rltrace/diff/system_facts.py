@@ -6,8 +6,9 @@ listed here come last.
 
 from collections.abc import Iterable, Mapping
 
-from rltrace.diff.base.coverage import LAUNCHES_UNSEEN, MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
+from rltrace.diff.base.coverage import FINISHED, LAUNCHES_UNSEEN, MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
 from rltrace.diff.base.model import NamedDifference
+from rltrace.fingerprint.host import is_recorded
 from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, READS_WITHIN, SOURCE
 from rltrace.trace.read.process import ProcessTrace
 
@@ -104,9 +105,17 @@ def environment_differences(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) 
     found: dict[tuple[str, str | None, str | None], NamedDifference] = {}
     for number, (a, b) in enumerate(pairs):
         for own in fact_differences(a.facts, b.facts):
+            lacking = a if own.a is None else b if own.b is None else None
+            if lacking is not None and lacking.state not in FINISHED and not _is_of_the_start(own.name):
+                continue  # it ended before that could be recorded
             shown = own.name if number == 0 else f"{own.name} ({a.name})"
             found.setdefault((own.name, own.a, own.b), NamedDifference(shown, own.a, own.b))
     return tuple(sorted(found.values(), key=_place))
+
+
+def _is_of_the_start(name: str) -> bool:
+    """Whether a fact is recorded as soon as a process begins."""
+    return name.startswith("env.") and is_recorded(name.removeprefix("env."))
 
 
 def fact_differences(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[NamedDifference, ...]:

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from programs import Machine, training
+from views import compare_in
 
 from rltrace.diff import compare
 from rltrace.diff.system_facts import fact_differences, selects_kernels
 from rltrace.report.diff import verdict_document
 from rltrace.report.text import document_text
+from rltrace.testing import TraceBuilder
 
 
 def test_an_edited_file_is_named_with_its_lines(record: Callable[..., Machine]) -> None:
@@ -41,3 +44,14 @@ def test_facts_of_the_recording_are_no_differences() -> None:
     recorded = {"jax.loops": "jit.train: 6 iterations", "jax.code": "jit.train: its 9 …", "jax.enable_x64": True}
     assert [found.name for found in fact_differences(recorded, {})] == ["jax.enable_x64"]
     assert [name for name in recorded if selects_kernels(name)] == ["jax.enable_x64"]
+
+
+def test_facts_that_a_killed_process_could_not_record(tmp_path: Path) -> None:
+    """They are unknown, not unset; the variables that are recorded first are known."""
+    for side, names in (("a", ("flag.mkldnn", "env.MKL_CBWR", "env.SEED")), ("b", ())):
+        trace = TraceBuilder(tmp_path / f"{side}.zarr")
+        for name in ("host.cpu", *names):
+            trace.fact(name, "1")
+        trace.op("aten.mm.default")
+        trace.finish("complete" if names else "killed")
+    assert [fact.name for fact in compare_in(tmp_path).system] == ["env.MKL_CBWR"]
