@@ -21,7 +21,7 @@ from rltrace.diff.base.coverage import coverage_notes
 from rltrace.diff.base.model import Verdict
 from rltrace.diff.happened_before import HappenedBefore, Instant
 from rltrace.extensions.archive.verify import verify
-from rltrace.trace.format.schema import Origin, Step
+from rltrace.trace.format.schema import Origin, Step, StepFlag
 from rltrace.trace.read.reader import open_trace
 
 
@@ -337,3 +337,25 @@ def scripted() -> Callable[[], object]:
         return x
 
     return lambda: (whole(torch.ones(8)), torch.ones(2).exp())
+
+
+def test_an_attempt_whose_ops_a_window_did_not_reach(record: Record) -> None:
+    """Of a thread that began before the window: its step is not called recorded, so that its digests are compared."""
+    layer, turn = nn.Linear(2, 1), threading.Condition()
+    made = [0]
+
+    def train(number: int) -> None:
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(3):
+            with turn:
+                turn.wait_for(lambda: made[0] % 2 == number)
+                layer(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+                made[0] += 1
+                turn.notify_all()
+
+    with record.block(steps=(3, 4)) as got:
+        run_threads(*(threading.Thread(target=train, args=(number,), name=f"w{number}") for number in range(2)))
+    flags = int(got.process.steps[3, Step.FLAGS])
+    has_rows = any(stream.name.endswith("thread:w1") and stream.rows for stream in got.process.streams)
+    assert (bool(flags & StepFlag.RECORDED), bool(flags & StepFlag.DIGESTED)) == (has_rows, True)

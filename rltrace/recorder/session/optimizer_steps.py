@@ -506,7 +506,7 @@ class StepWriter:
             current.end_attempt()
         with self._ending:
             ended = process.step
-            self._streams.committer.add_step(self._record_of(attempt, ended, current or self._streams.main))
+            self._streams.committer.add_step(self._record_of(attempt, ended, current))
             if (start := attempt.start) is not None:
                 record = {"type": "optimizer", "ordinal": attempt.optimizer.ordinal, **start._asdict()}
                 self._recording.writer.append(record | {"parameters": f"{start.parameters:016x}"})
@@ -520,8 +520,9 @@ class StepWriter:
         self._streams.step_began(ended + 1)
         self._window.move(ended + 1)
 
-    def _record_of(self, attempt: Attempt, step: int, stream: OpRecorder) -> StepRecord:
-        asleep = self._recording.options.asleep
+    def _record_of(self, attempt: Attempt, step: int, current: OpRecorder | None) -> StepRecord:
+        """``current``: stream of the calling thread; None: its ops are not recorded, as it began before a window."""
+        asleep, stream = self._recording.options.asleep, current or self._streams.main
         return StepRecord(
             step=step,
             stream=stream.number,
@@ -531,7 +532,7 @@ class StepWriter:
             backwards=attempt.backwards,
             environment_steps=0 if asleep else self._integrations.steps.count,  # 0: not known
             end_row=stream.row,
-            recorded=self._window.is_open,
+            recorded=self._window.is_open and current is not None,
             parameters=attempt.parameters,
             gradients=attempt.gradients,
             generators=attempt.generators,
