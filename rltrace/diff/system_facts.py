@@ -4,7 +4,7 @@ Owns the order, and which facts select kernels. Facts have flat names (see ``rlt
 listed here come last.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rltrace.diff.base.coverage import FINISHED, LAUNCHES_UNSEEN, MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
 from rltrace.diff.base.model import NamedDifference
@@ -101,16 +101,23 @@ def selects_kernels(name: str) -> bool:
 
 
 def environment_differences(pairs: Iterable[tuple[ProcessTrace, ProcessTrace]]) -> tuple[NamedDifference, ...]:
-    """Every fact that differs in a pair of processes; a difference of several pairs is listed once, for the first."""
-    found: dict[tuple[str, str | None, str | None], NamedDifference] = {}
+    """Every fact that differs in a pair of processes, each difference once; of those that the first pair does not have,
+    the name says which processes do."""
+    found: dict[tuple[str, str | None, str | None], list[str]] = {}
     for number, (a, b) in enumerate(pairs):
         for own in fact_differences(a.facts, b.facts):
             lacking = a if own.a is None else b if own.b is None else None
             if lacking is not None and lacking.state not in FINISHED and not _is_of_the_start(own.name):
                 continue  # it ended before that could be recorded
-            shown = own.name if number == 0 else f"{own.name} ({a.name})"
-            found.setdefault((own.name, own.a, own.b), NamedDifference(shown, own.a, own.b))
-    return tuple(sorted(found.values(), key=_place))
+            found.setdefault((own.name, own.a, own.b), []).append(a.name if number else "")
+    listed = (NamedDifference(name + _whose(names), a, b) for (name, a, b), names in found.items())
+    return tuple(sorted(listed, key=_place))
+
+
+def _whose(names: Sequence[str]) -> str:
+    """`` (rank0/main and 3 more)``; "" where the first process is among them."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f" ({names[0]}{more})" if names[0] else ""
 
 
 def _is_of_the_start(name: str) -> bool:

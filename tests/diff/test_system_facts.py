@@ -55,3 +55,17 @@ def test_facts_that_a_killed_process_could_not_record(tmp_path: Path) -> None:
         trace.op("aten.mm.default")
         trace.finish("complete" if names else "killed")
     assert [fact.name for fact in compare_in(tmp_path).system] == ["env.MKL_CBWR"]
+
+
+def test_whose_facts_differ(tmp_path: Path) -> None:
+    """Behind a launcher: a difference that several ranks have is named once, with how many do."""
+    for side in "ab":
+        trace = TraceBuilder(tmp_path / f"{side}.zarr", process="launcher:torchrun")
+        for rank in range(3):
+            process = trace.process(f"rank{rank}/main")
+            process.fact("env.SEED", side)
+            process.fact("env.PART", side if rank == 2 else "")
+            process.stream().op("aten.mm.default")
+        trace.finish()
+    names = [fact.name for fact in compare_in(tmp_path).system]
+    assert names == ["env.PART (rank2/main)", "env.SEED (rank0/main and 2 more)"]
