@@ -77,6 +77,16 @@ def test_an_edited_line_that_ran_no_op(both: Both) -> None:
     assert comparison.decisive is not None and "became a tensor at train.py:8" in comparison.decisive.explanation
 
 
+def test_what_became_a_tensor_and_was_expanded(both: Both) -> None:
+    """A list of two numbers that are each repeated is as many elements as the list has."""
+    program = (
+        "import torch\nx = torch.ones(2, 6)\nrewards = torch.tensor({})\ny = rewards[:, None].expand(2, 6).clone()\n"
+    )
+    comparison = both({"train.py": program.format([1.0, 2.0])}, {"train.py": program.format([1.0, 3.0])})
+    assert comparison.decisive is not None
+    assert "became a tensor at train.py:3" in comparison.decisive.explanation
+
+
 def test_moved_lines_are_no_edits(both: Both) -> None:
     """Two functions that changed places, a blank line more; one line in them is new."""
     head, scaled, data = HELPER.split("\n\n")

@@ -250,8 +250,8 @@ def entry_text(row: RowAt, place: int) -> str:
     names = {number: row.view.words.op(number) in ENTRIES for number in np.unique(rows.column(Column.OP)).tolist()}
     entries = np.flatnonzero([names[number] for number in rows.column(Column.OP).tolist()])
     made = (RowAt(row.view, rows, at) for at in entries[::-1].tolist())
-    dtype, shape, _ = layouts[place]
-    least = math.prod(shape)
+    dtype, shape, strides = layouts[place]
+    least = math.prod(size for size, stride in zip(shape, strides or shape, strict=False) if stride)  # not expanded
     found: dict[str, int] = {}
     for entry in made:
         since = not len(again) or entry.place > again[-1]
