@@ -472,14 +472,16 @@ class _Comparer:
                 )
 
     def _name_other_writers(self) -> None:
-        """Name, at an untracked write, the other processes that may have made it: those where an event differs."""
+        """Say of an untracked write that another process may have made it, and which: those where an event differs."""
         events = [(p, r.decisive.stream) for p, r in self.streams if r.decisive is not None and r.decisive.event]
         for process, result in self.streams:
             decisive = result.decisive
+            if decisive is None or decisive.cause is not Cause.UNTRACKED_WRITE or len(self.pairs) < 2:
+                continue
             others = [stream for other, stream in events if other is not process]
-            if decisive is not None and decisive.cause is Cause.UNTRACKED_WRITE and others:
-                who = f"{joined(others)}, where an event differs, may have written it as shared memory"
-                result.replace(decisive, replace(decisive, explanation=f"{decisive.explanation}; {who}"))
+            who = f"; {joined(others)}, where an event differs, may have written it as shared memory" if others else ""
+            why = decisive.explanation.replace(NO_RECORDED_OP, f"{NO_RECORDED_OP} of this process")
+            result.replace(decisive, replace(decisive, explanation=why + who))
 
     def _firsts(self, one_sided_streams: list[tuple[str, Finding, bool]]) -> list[OrderedFinding]:
         """The earliest finding of each pair of streams, or of earlier steps."""
@@ -649,6 +651,9 @@ class _Comparer:
 
 
 SEED = event_name(Kind.SEED)
+
+
+NO_RECORDED_OP = "without any recorded op"
 
 
 def _without_effect(comparison: Comparison) -> Comparison:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from views import both, context_of, lose_rows, view_of, views_in
+from views import both, compare_in, context_of, lose_rows, view_of, views_in
 
 from rltrace.diff.base.findings import RowAt, row_at
+from rltrace.diff.base.model import Cause
 from rltrace.diff.base.view import StreamView
 from rltrace.diff.causes import inputs, untracked
 from rltrace.diff.causes.inputs import match_inputs
@@ -219,3 +220,16 @@ def test_ops_that_repeat_for_certain(tmp_path: Path) -> None:
     )
     certain: Callable[[RowAt], bool] = repeats_for_certain
     assert [certain(row_at(view, row)) for row in range(6)] == [True, True, False, False, False, False]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_of_several_processes_another_may_have_written_it(tmp_path: Path, ranks: int) -> None:
+    """Memory may be shared: what no op of this process wrote, one of another may have."""
+    for trace, name in both(tmp_path):
+        for rank in range(ranks):
+            stream = trace.process(f"rank{rank}/main").stream()
+            stream.op("aten.ones.default", outputs=["w"])
+            stream.op(MM, inputs=[In(0, digest=f"{name}{rank}")], outputs=[f"of {name}{rank}"])
+    found = compare_in(tmp_path)
+    assert found.decisive is not None and found.decisive.cause is Cause.UNTRACKED_WRITE
+    assert ("without any recorded op of this process" in found.decisive.explanation) is (ranks > 1)
