@@ -6,7 +6,14 @@ listed here come last.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rltrace.diff.base.coverage import FINISHED, LAUNCHES_UNSEEN, MODULES_UNKNOWN, STACK_FULL, THREADS_BESIDE
+from rltrace.diff.base.coverage import (
+    FINISHED,
+    LAUNCHES_UNSEEN,
+    MODULES_UNKNOWN,
+    STACK_FULL,
+    THREADS_BESIDE,
+    THREADS_OF_RPC,
+)
 from rltrace.diff.base.model import NamedDifference
 from rltrace.fingerprint.host import is_recorded
 from rltrace.trace.format.schema import BOUNDARY_ONLY, CALLS_BACK, READS_WITHIN, SOURCE
@@ -66,6 +73,7 @@ NO_KERNEL = (
 
 NO_ENVIRONMENT = (
     THREADS_BESIDE,
+    THREADS_OF_RPC,
     MODULES_UNKNOWN,
     STACK_FULL,
     LAUNCHES_UNSEEN,

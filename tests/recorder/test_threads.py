@@ -315,8 +315,11 @@ rpc.shutdown()
 """
     record = (sys.executable, "-m", "rltrace", "record", "--quiet", "-o", str(tmp_path / "a.zarr"), "--")
     subprocess.run([*record, sys.executable, "-c", program, str(tmp_path / "meeting")], check=True, capture_output=True)
-    [process] = open_trace(tmp_path / "a.zarr").processes
+    trace = open_trace(tmp_path / "a.zarr")
+    [process] = trace.processes
     assert (process.state, "threads.beside" in process.facts) == ("complete", False)
+    [note] = coverage_notes(trace)
+    assert note.startswith("what other processes call in rank0/main by torch.distributed.rpc")
 
 
 def scripted() -> Callable[[], object]:

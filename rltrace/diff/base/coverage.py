@@ -11,7 +11,7 @@ from rltrace.trace.format.root import LEFT_OUT
 from rltrace.trace.read.process import ProcessTrace
 from rltrace.trace.read.reader import Trace
 
-RAY_ROLE, THREADS_BEFORE, THREADS_BESIDE = "ray.role", "threads.before", "threads.beside"
+RAY_ROLE, THREADS_BEFORE, THREADS_BESIDE, THREADS_OF_RPC = "ray.role", "threads.before", "threads.beside", "threads.rpc"
 MODULES_UNKNOWN, STACK_FULL, LAUNCHES_UNSEEN = "modules.unknown", "stack.full", "launches.unseen"
 """Facts of a process."""
 
@@ -25,6 +25,8 @@ NOTES_OF_FACTS = {
     " before they start",
     THREADS_BESIDE: "ops that TorchScript ran on separate threads (torch.jit.fork) are not recorded: beside {fact} on;"
     " which of a function's ops run there depends on timing",
+    THREADS_OF_RPC: "what other processes call in {process} by torch.distributed.rpc runs on threads that are not"
+    " recorded: its results come from outside",
     MODULES_UNKNOWN: "modules of {process} that could not be followed: {fact}; their ops count as ops of the module"
     " around them, and their parameters may be missing from what a window begins with",
     STACK_FULL: "the stack of {process} had no room left for the recorder (RecursionError): {fact}; the ops there are"

@@ -38,6 +38,13 @@ BACKENDS: Final = ("pt_gloo", "pt_mpi", "pt_nccl", "pt_ucc")
 """Beginnings of the names that torch gives to these threads."""
 
 
+def rpc_facts() -> dict[str, int]:
+    """``threads.rpc``, how often the process has joined others by torch.distributed.rpc, whose agent runs what they
+    call on threads of its own; empty: never."""
+    joined = getattr(sys.modules.get("torch.distributed.rpc"), "_init_counter", 0)
+    return {"threads.rpc": joined} if joined else {}
+
+
 def is_symbolic(error: Exception, tensors: Iterable[torch.Tensor]) -> bool:
     """Whether ``error`` only means that a tensor of the current op, which has not run yet, has a symbolic shape."""
     return isinstance(error, TypeError) and any(

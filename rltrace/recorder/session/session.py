@@ -40,6 +40,7 @@ from rltrace.recorder.capture.captures import Attach, CapturedProcess, Captures,
 from rltrace.recorder.core.native_engine import NativeEngine, NativeRecorder, choice_facts, choose_library, handed_facts
 from rltrace.recorder.core.op_recorder import OpRecorder
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
+from rltrace.recorder.core.torchscript_threads import rpc_facts
 from rltrace.recorder.digests.backend import facts as device_facts
 from rltrace.recorder.integrations.install import Integrations
 from rltrace.recorder.processes.exits import EXIT_SECONDS, CommitServer, Terminations
@@ -314,7 +315,8 @@ class Session:
     def _late_facts(self) -> Facts:
         """Facts that torch fixes when they are first read, so not before the program has run ops."""
         streams = (self._streams.main, *self._streams.others) if self.recording.is_over else ()
-        return {**device_facts(), **handed_facts([s.native for s in streams if isinstance(s, NativeRecorder)])}
+        handed = handed_facts([stream.native for stream in streams if isinstance(stream, NativeRecorder)])
+        return {**device_facts(), **rpc_facts(), **handed}
 
     def _last_records(self, integrations: Integrations) -> Iterator[Mapping[str, object]]:
         with contextlib.suppress(Exception):  # released, or moved to where they cannot be read
