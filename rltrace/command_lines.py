@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from rltrace.extension import has_verb
 from rltrace.fingerprint.host import FILE_LISTS, is_recorded
 from rltrace.masking import MASK
+from rltrace.trace.format.process_start import LAUNCHER
 
 if TYPE_CHECKING:
     from rltrace.trace.read.reader import Trace
@@ -202,9 +203,6 @@ def _unknown_variables(a: Trace, b: Trace) -> str:
     facts = [dict(trace.processes[0].facts) if trace.processes else {} for trace in (a, b)]
     return "" if facts[0] != facts[1] or difference(program(a), program(b)) else UNKNOWN_VARIABLES
 
-
-LAUNCHER: Final = "launcher:"
-"""Start of the name of a process that starts the ranks."""
 
 COMMENT: Final = re.compile(r"""  # (?:and|with) [^'"]*$""")
 """What a command says of variables. Text of the program that looks like it is quoted, and ends with a quote."""

@@ -90,11 +90,11 @@ def record_command(
         return ExitCode.NOT_FOUND if error.not_found else ExitCode.NOT_EXECUTABLE
     finally:
         if before is not None:
-            _replace(before, trace, has_recorded)
+            _replace(before, trace, has_recorded, quiet=quiet)
     return _exit_status(options, ending, failed)
 
 
-def _replace(before: Path, trace: Path, has_recorded: bool) -> None:
+def _replace(before: Path, trace: Path, has_recorded: bool, *, quiet: bool) -> None:
     """Remove the trace that stood in the place of ``trace``; where nothing was recorded, put it back."""
     if has_recorded:
         try:
@@ -105,7 +105,8 @@ def _replace(before: Path, trace: Path, has_recorded: bool) -> None:
         narrate(f"the trace that was to be replaced is {before}")
     else:
         before.rename(trace)
-        narrate(f"{trace} is as it was: nothing has replaced it")
+        if not quiet:
+            narrate(f"{trace} is as it was: nothing has replaced it")
 
 
 def distinct_paths(trace: Path, source: Path) -> tuple[str, str]:

@@ -46,6 +46,7 @@ from rltrace.diff.base.view import ALL, Shortcuts, StreamView
 from rltrace.diff.causes.events import outside_digests, trace_to_sent_event
 from rltrace.diff.causes.extra_ops import without_effect
 from rltrace.diff.causes.rng import generators_note
+from rltrace.diff.causes.untracked import NO_RECORDED_OP
 from rltrace.diff.edits import source_edits
 from rltrace.diff.finding_order import Order, OrderedFinding
 from rltrace.diff.metrics.curves import TOLERANCE, attempt_tables, compare_series, drift_of, ordered
@@ -651,9 +652,6 @@ class _Comparer:
 
 
 SEED = event_name(Kind.SEED)
-
-
-NO_RECORDED_OP = "without any recorded op"
 
 
 def _without_effect(comparison: Comparison) -> Comparison:

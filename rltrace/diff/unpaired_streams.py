@@ -208,7 +208,7 @@ def _draws_too(stream: StreamTrace, number: int) -> bool:
 #
 # ``torch.jit.fork`` runs ops on separate threads that cannot be recorded, and code that waits for one may continue
 # there. Which ops are recorded then depends on timing, and so does the order of gradient sums: a later difference
-# decides nothing. ``rltrace.recorder.core.torchscript_threads`` writes the fact that names such streams.
+# decides nothing. ``rltrace.recorder.core.ops_without_rows`` writes the fact that names such streams.
 
 
 def downgrade_for_torchscript(result: StreamResult) -> StreamResult:

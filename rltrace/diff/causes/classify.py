@@ -53,6 +53,7 @@ from rltrace.diff.causes.operands import (
 from rltrace.diff.causes.rng import draw_from_same_state, generators_text, is_first_draw
 from rltrace.diff.causes.uninitialised import garbage_writers
 from rltrace.diff.causes.untracked import (
+    NO_RECORDED_OP,
     changes_text,
     is_known_unwritten,
     lost_link,
@@ -241,7 +242,7 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
             why = f"{what} came from other processes with {received.op} (row {received.a_index:,}) and differs"
             return Judgement(Cause.OUTSIDE, InputsMatch.DIFFER, why, received)
         if equal_at_window_start(context, a, x, b, y):
-            why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
+            why = f"{what} was equal when the recording of ops began, and its bytes changed {NO_RECORDED_OP}"
             return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
         if predates_window(context, a, x, b, y):
             why = f"{what} dates from before the recording of ops began on one side, and differs"
@@ -288,7 +289,7 @@ def _input_judgement(context: DiffContext, a: RowAt, b: RowAt, operand: Input, d
         return Judgement(Cause.CONTROL_FLOW, InputsMatch.DIFFER, lazy)
     writer = writer_of(a, x)
     who = "the ops that wrote it are" if writer is None else f"{writer} (row {writer.index:,}), which wrote it last, is"
-    why = f"{what} differs here, though {who} equal on both sides: its bytes changed without any recorded op"
+    why = f"{what} differs here, though {who} equal on both sides: its bytes changed {NO_RECORDED_OP}"
     return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
 
 
@@ -314,7 +315,7 @@ def _from_opening_row(a: RowAt, x: Link, b: RowAt, y: Link, what: str) -> Judgem
     if writer_a is None or writer_b is None or not (writer_a.is_opening or writer_b.is_opening):
         return None
     if digests_of(writer_a) & digests_of(writer_b):
-        why = f"{what} was equal when the recording of ops began, and its bytes changed without any recorded op"
+        why = f"{what} was equal when the recording of ops began, and its bytes changed {NO_RECORDED_OP}"
         return Judgement(Cause.UNTRACKED_WRITE, InputsMatch.DIFFER, why)
     why = f"{what} dates from before the recording of ops began, and differs"
     return Judgement(Cause.BEFORE_WINDOW, InputsMatch.DIFFER, why)

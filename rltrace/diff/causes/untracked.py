@@ -57,11 +57,14 @@ def untracked_writes(context: DiffContext, a: RowAt, b: RowAt, inputs: Sequence[
     return found
 
 
+NO_RECORDED_OP = "without any recorded op"
+
+
 def changes_text(a: RowAt, changes: Sequence[Change]) -> str:
     """The sentence that explains a difference by them."""
     place = changes[0].place
     clauses = [f"in {change.side} {change.how}" for change in changes if change.place == place]
-    return f"{input_text(a, place)} changed without any recorded op: {'; '.join(clauses)}"
+    return f"{input_text(a, place)} changed {NO_RECORDED_OP}: {'; '.join(clauses)}"
 
 
 def is_known_unwritten(a: RowAt, b: RowAt) -> bool:

@@ -26,7 +26,8 @@ class RowReader {
     if (!is_plain(impl) || impl.dim() == 0 || impl.dim() > static_cast<i64>(MAX_DIMENSIONS)) return;
     layout_key(impl, key_);
     if (forms_.find(key_, key_.hash()) == nullptr)
-      forms_.add(key_, key_.hash(), {form[0].cast<u64>(), form[1].cast<u64>(), seed, row_seed, size, count, may_be_key});
+      forms_.add(key_, key_.hash(),
+                 {form[0].cast<u64>(), form[1].cast<u64>(), seed, row_seed, size, count, may_be_key});
   }
 
   // The row of a tensor, as bytes; None: Python is to find it. ``at``: rows that the stream has.
@@ -38,7 +39,8 @@ class RowReader {
   }
 
   // Appends the rows of the tensors among ``values`` to a bytearray in order, each value with its name; false, and
-  // nothing is appended: something rare is among them. ``valued``: whether values are recorded, too; by name, or of all.
+  // nothing is appended: something rare is among them. ``valued``: whether values are recorded, too; by name, or for
+  // all.
   bool take_all(const py::bytearray& rows, const py::handle& part, const py::tuple& names, const py::tuple& values,
                 const py::handle& at, const py::handle& valued) {
     std::vector<Named> found;
@@ -124,7 +126,7 @@ class RowReader {
   static constexpr size_t MAX_CLASSES = 16;
   static constexpr size_t MAX_NAME = 128;
 
-  // As ``named_tensors``; false where it does more than look into plain tuples, lists and dictionaries.
+  // As ``named_tensors``; false where it does more than look into plain tuples, lists, dictionaries and dataclasses.
   bool walk(const py::handle& name, const py::handle& value, int depth, size_t& left, std::vector<Named>& found) {
     PyObject* const object = value.ptr();
     if (left-- == 0 || PyUnicode_GET_LENGTH(name.ptr()) > static_cast<Py_ssize_t>(MAX_NAME)) return false;
@@ -148,7 +150,8 @@ class RowReader {
       for (Py_ssize_t at = 0; PyDict_Next(object, &at, &key, &item);) {
         if (!PyUnicode_CheckExact(key) && !PyLong_CheckExact(key)) return false;
         const auto owned = py::reinterpret_borrow<py::object>(item);
-        const auto word = PyUnicode_CheckExact(key) ? py::reinterpret_borrow<py::object>(key) : checked(PyObject_Str(key));
+        const auto word =
+            PyUnicode_CheckExact(key) ? py::reinterpret_borrow<py::object>(key) : checked(PyObject_Str(key));
         if (!walk(inside(name, word), owned, depth + 1, left, found)) return false;
       }
       return true;

@@ -22,7 +22,7 @@ from typing import Any
 from rltrace.portable_keys import portable_path
 from rltrace.recorder.base.options import DEPTH, PARENT_RANK, VARIABLE, RecordOptions
 from rltrace.recorder.base.patching import Patches
-from rltrace.trace.format.process_start import STARTS, note_left_out, start_ticks
+from rltrace.trace.format.process_start import LAUNCHER, STARTS, note_left_out, start_ticks
 
 # --- ray workers ------------------------------------------------------------------------------------------------------
 #
@@ -199,7 +199,7 @@ def process_name(trace: str = "") -> str:
         return f"rank{own or '0'}/{ray}"
     rank_launcher = launcher()
     if rank_launcher is not None:
-        return f"launcher:{rank_launcher}"
+        return f"{LAUNCHER}{rank_launcher}"
     if _depth() != "0" and os.environ.get(PARENT_RANK, own) == own:
         number = own_number(trace) if trace else None
         suffix = f"#{number}" if number is not None and number > 1 else ""

@@ -14,7 +14,7 @@ from rltrace.recorder.base.dispatch_mode import Observer
 from rltrace.recorder.base.torch_function import OpWrapper, Overrides, any_torch_function
 from rltrace.recorder.core.calls import Call
 from rltrace.recorder.core.op_info import OpPlan
-from rltrace.recorder.core.torchscript_threads import is_torchscript_thread
+from rltrace.recorder.core.ops_without_rows import is_torchscript_thread
 from rltrace.trace.format.schema import Phase
 
 FixedCells = tuple[int, int, int, int, int, int, int]

@@ -29,6 +29,7 @@ from rltrace.recorder.core.calls import INT64, Call, flatten_arguments, op_tenso
 from rltrace.recorder.core.distributed_tensors import DistributedError, local_arguments
 from rltrace.recorder.core.events import EventForm
 from rltrace.recorder.core.op_info import Factor, OpPlan, Role
+from rltrace.recorder.core.ops_without_rows import is_symbolic, is_torchscript_thread
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
 from rltrace.recorder.core.row_buffer import (
     KIND_SHIFT,
@@ -48,7 +49,6 @@ from rltrace.recorder.core.row_buffer import (
     phase_bits,
 )
 from rltrace.recorder.core.storages import View, overlaps_another, pack_read, pack_writer, row_of
-from rltrace.recorder.core.torchscript_threads import is_symbolic, is_torchscript_thread
 from rltrace.recorder.digests.layouts import data_address
 from rltrace.recorder.digests.readback import Pending
 from rltrace.trace.format.schema import GENERATOR_SHIFT, SLOT_UNKNOWN, LinkNote, Phase, RowFlag

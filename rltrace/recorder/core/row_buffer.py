@@ -17,7 +17,7 @@ import torch
 
 from rltrace.recorder.base.settings import NO_SNAPSHOT
 from rltrace.recorder.base.torch_function import Overrides
-from rltrace.recorder.core import torchscript_threads
+from rltrace.recorder.core import ops_without_rows
 from rltrace.recorder.core.hooks import OpHook
 from rltrace.recorder.core.modules import ModuleStack
 from rltrace.recorder.core.process_state import ProcessState
@@ -200,9 +200,9 @@ class RowBuffer:
 
     def record_torchscript_op(self) -> None:
         """An op ran in a TorchScript thread and gets no row."""
-        if not self.has_torchscript_ops and not torchscript_threads.is_thread_of_a_backend():
+        if not self.has_torchscript_ops and not ops_without_rows.is_thread_of_a_backend():
             self.has_torchscript_ops = True
-            self.process.report_missing(torchscript_threads.FACT, f"{self.name} from row {self.row}")
+            self.process.report_missing(ops_without_rows.FACT, f"{self.name} from row {self.row}")
 
     def drop_deferred(self, row: int, place: int = 0) -> None:
         """Forget deferred digests from this cell on."""

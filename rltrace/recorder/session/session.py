@@ -39,8 +39,8 @@ from rltrace.recorder.base.torch_function import torch_function_disabled
 from rltrace.recorder.capture.captures import Attach, CapturedProcess, Captures, make_captures, remember_names
 from rltrace.recorder.core.native_engine import NativeEngine, NativeRecorder, choice_facts, choose_library, handed_facts
 from rltrace.recorder.core.op_recorder import OpRecorder
+from rltrace.recorder.core.ops_without_rows import rpc_facts
 from rltrace.recorder.core.process_state import FULL_STACK, ProcessState
-from rltrace.recorder.core.torchscript_threads import rpc_facts
 from rltrace.recorder.digests.backend import facts as device_facts
 from rltrace.recorder.integrations.install import Integrations
 from rltrace.recorder.processes.exits import EXIT_SECONDS, CommitServer, Terminations

@@ -23,9 +23,9 @@ from rltrace.recorder.capture.captures import MakeHook
 from rltrace.recorder.core.hooks import HookedOps
 from rltrace.recorder.core.modules import ModuleStack
 from rltrace.recorder.core.op_recorder import OpRecorder
+from rltrace.recorder.core.ops_without_rows import is_torchscript_thread
 from rltrace.recorder.core.process_state import ProcessState
 from rltrace.recorder.core.row_buffer import RowConsumer, phase_bits
-from rltrace.recorder.core.torchscript_threads import is_torchscript_thread
 from rltrace.recorder.streams.committer import Committer
 from rltrace.recorder.streams.series import StreamPosition
 from rltrace.trace.format.schema import Phase

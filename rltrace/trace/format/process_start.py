@@ -13,6 +13,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+LAUNCHER = "launcher:"
+"""Start of the name of a process that starts the ranks."""
+
 STARTS = "starts"
 MAX_START_BYTES = 1 << 20
 
